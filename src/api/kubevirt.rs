@@ -1,0 +1,193 @@
+//! Lean views of the kinds that KubeVirt and Kubernetes own.
+//!
+//! Only what is read is kept, and managedFields are dropped while parsing: on a cluster with 10,000 VMs they would
+//! be most of our memory. A VM's `spec` stays as its JSON text, which is compact, exact to the byte, and parsed only
+//! when a plan is made.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use kube::api::ObjectMeta;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+/// `kubevirt.io/v1` VirtualMachine.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct VirtualMachine {
+    /// Without managedFields and finalizers.
+    #[serde(deserialize_with = "slim_meta")]
+    pub metadata: ObjectMeta,
+    /// The whole spec as text.
+    pub spec: Box<RawValue>,
+    /// What virt-controller says.
+    #[serde(default)]
+    pub status: VirtualMachineStatus,
+}
+
+/// The part of a VM's status that decides whether it may be written.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VirtualMachineStatus {
+    /// A VMI exists.
+    pub created: bool,
+    /// Stopped, Running, Starting, ...
+    pub printable_status: Option<String>,
+    /// Start and stop requests that virt-controller has not carried out yet.
+    pub state_change_requests: Vec<StateChangeRequest>,
+}
+
+/// A start or stop that was asked for.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StateChangeRequest {
+    /// Start or Stop.
+    #[serde(default)]
+    pub action: String,
+}
+
+/// `kubevirt.io/v1` VirtualMachineInstance.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct VirtualMachineInstance {
+    /// Without managedFields and finalizers.
+    #[serde(deserialize_with = "slim_meta")]
+    pub metadata: ObjectMeta,
+    /// What virt-handler says.
+    #[serde(default)]
+    pub status: VirtualMachineInstanceStatus,
+}
+
+/// The part of a VMI's status that we read.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VirtualMachineInstanceStatus {
+    /// Pending, Scheduling, Scheduled, Running, Succeeded, Failed.
+    pub phase: Option<String>,
+    /// What the guest agent says of the operating system.
+    #[serde(rename = "guestOSInfo")]
+    pub guest_os_info: GuestOsInfo,
+}
+
+/// What the guest agent says of the operating system. The guest can say anything it likes.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GuestOsInfo {
+    /// `mswindows` for Windows.
+    pub id: Option<String>,
+    /// Such as `Microsoft Windows Server 2022`.
+    pub pretty_name: Option<String>,
+}
+
+/// Node, for its KubeVirt labels.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Node {
+    /// Without managedFields and annotations.
+    #[serde(deserialize_with = "slim_meta")]
+    pub metadata: ObjectMeta,
+}
+
+/// Namespace, for the selectors of cluster policies.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Namespace {
+    /// Without managedFields.
+    #[serde(deserialize_with = "slim_meta")]
+    pub metadata: ObjectMeta,
+}
+
+/// Parses metadata without ever building the parts that we do not read.
+fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Slim {
+        name: Option<String>,
+        namespace: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        generation: Option<i64>,
+        creation_timestamp: Option<Time>,
+        deletion_timestamp: Option<Time>,
+        labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
+        owner_references: Option<Vec<OwnerReference>>,
+    }
+    let slim = Slim::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: slim.name,
+        namespace: slim.namespace,
+        uid: slim.uid,
+        resource_version: slim.resource_version,
+        generation: slim.generation,
+        creation_timestamp: slim.creation_timestamp,
+        deletion_timestamp: slim.deletion_timestamp,
+        labels: slim.labels,
+        annotations: slim.annotations.map(|mut all| {
+            // A whole manifest, kept by kubectl apply; nothing we read is only there.
+            all.remove("kubectl.kubernetes.io/last-applied-configuration");
+            all
+        }),
+        owner_references: slim.owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+macro_rules! foreign_kind {
+    ($kind:ident, $scope:ty, $group:literal, $version:literal, $plural:literal) => {
+        impl kube::Resource for $kind {
+            type DynamicType = ();
+            type Scope = $scope;
+
+            fn kind(_: &()) -> Cow<'_, str> {
+                stringify!($kind).into()
+            }
+            fn group(_: &()) -> Cow<'_, str> {
+                $group.into()
+            }
+            fn version(_: &()) -> Cow<'_, str> {
+                $version.into()
+            }
+            fn plural(_: &()) -> Cow<'_, str> {
+                $plural.into()
+            }
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+foreign_kind!(VirtualMachine, kube::core::NamespaceResourceScope, "kubevirt.io", "v1", "virtualmachines");
+foreign_kind!(VirtualMachineInstance, kube::core::NamespaceResourceScope, "kubevirt.io", "v1", "virtualmachineinstances");
+foreign_kind!(Node, kube::core::ClusterResourceScope, "", "v1", "nodes");
+foreign_kind!(Namespace, kube::core::ClusterResourceScope, "", "v1", "namespaces");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: &str = r#"{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{"name":"a","namespace":"b",
+        "uid":"u","generation":3,"managedFields":[{"manager":"x","fieldsV1":{"f:spec":{}}}],
+        "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}","k":"v"}},
+        "spec":{"runStrategy":"Halted",  "template":{"spec":{"domain":{"devices":{}}}}},"status":{"printableStatus":"Stopped"}}"#;
+
+    #[test]
+    fn the_spec_keeps_its_bytes_and_metadata_loses_its_weight() {
+        let vm: VirtualMachine = serde_json::from_str(VM).unwrap();
+        assert_eq!(vm.spec.get(), r#"{"runStrategy":"Halted",  "template":{"spec":{"domain":{"devices":{}}}}}"#);
+        assert!(vm.metadata.managed_fields.is_none());
+        assert_eq!(vm.metadata.annotations.unwrap().len(), 1);
+        assert!(!vm.status.created);
+    }
+
+    #[test]
+    fn a_watch_event_and_a_list_carry_the_raw_spec() {
+        let event = format!(r#"{{"type":"ADDED","object":{VM}}}"#);
+        let event: kube::core::WatchEvent<VirtualMachine> = serde_json::from_str(&event).unwrap();
+        assert!(matches!(event, kube::core::WatchEvent::Added(vm) if vm.spec.get().contains("Halted")));
+        let list = format!(r#"{{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineList","metadata":{{}},"items":[{VM}]}}"#);
+        let list: kube::core::ObjectList<VirtualMachine> = serde_json::from_str(&list).unwrap();
+        assert_eq!(list.items.len(), 1);
+    }
+}

@@ -1,0 +1,275 @@
+//! Everything that a plan is made from: values only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::json;
+use crate::api::tuning::Overrides;
+
+/// Where a VM's domain lies in a VirtualMachine; every pointer of a plan is below it.
+pub const DOMAIN: &str = "/spec/template/spec/domain";
+
+/// Why a manifest cannot be planned.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ManifestError {
+    /// Another kind or API group.
+    #[error("expected a VirtualMachine of kubevirt.io, found kind {kind:?} of apiVersion {api_version:?}")]
+    WrongKind {
+        /// The manifest's apiVersion.
+        api_version: String,
+        /// The manifest's kind.
+        kind: String,
+    },
+    /// A field is missing or of another type.
+    #[error("{field} is missing or is not {expected}")]
+    Field {
+        /// Path of the field.
+        field: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+/// One VirtualMachine as it lies in the API server or in a file.
+#[derive(Clone, Debug, Default)]
+pub struct Vm {
+    /// Namespace; `default` where a file names none.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID; absent in a file.
+    pub uid: Option<String>,
+    /// Generation, which moves with the spec only; absent in a file.
+    pub generation: Option<i64>,
+    /// Resource version, which moves with every write; absent in a file.
+    pub resource_version: Option<String>,
+    /// Labels of the VM itself.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the VM itself.
+    pub annotations: BTreeMap<String, String>,
+    /// Whether the object has an annotations map at all: a patch must create it otherwise.
+    pub has_annotations: bool,
+    /// The spec as it is.
+    pub spec: Value,
+}
+
+impl Vm {
+    /// Reads a whole VirtualMachine object.
+    ///
+    /// # Errors
+    /// When it is another kind or lacks name, spec or template.
+    pub fn from_object(object: &Value) -> Result<Self, ManifestError> {
+        let api_version = json::text(object, "/apiVersion").unwrap_or_default();
+        let kind = json::text(object, "/kind").unwrap_or_default();
+        if kind != "VirtualMachine" || api_version.split('/').next() != Some("kubevirt.io") {
+            return Err(ManifestError::WrongKind { api_version: api_version.to_owned(), kind: kind.to_owned() });
+        }
+        let strings = |pointer: &str| -> BTreeMap<String, String> {
+            json::at(object, pointer)
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+                .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
+                .collect()
+        };
+        let name = json::text(object, "/metadata/name")
+            .or_else(|| json::text(object, "/metadata/generateName"))
+            .filter(|n| !n.is_empty())
+            .ok_or(ManifestError::Field { field: "metadata.name", expected: "a name" })?;
+        let spec = json::at(object, "/spec")
+            .filter(|s| s.is_object())
+            .ok_or(ManifestError::Field { field: "spec", expected: "an object" })?;
+        let vm = Self {
+            namespace: json::text(object, "/metadata/namespace").unwrap_or("default").to_owned(),
+            name: name.to_owned(),
+            uid: json::text(object, "/metadata/uid").map(str::to_owned),
+            generation: json::at(object, "/metadata/generation").and_then(Value::as_i64),
+            resource_version: json::text(object, "/metadata/resourceVersion").map(str::to_owned),
+            labels: strings("/metadata/labels"),
+            annotations: strings("/metadata/annotations"),
+            has_annotations: json::at(object, "/metadata/annotations").is_some(),
+            spec: spec.clone(),
+        };
+        vm.check_shape()?;
+        Ok(vm)
+    }
+
+    /// Every object on the way to what we read must be an object, so that a pointer means what it says.
+    fn check_shape(&self) -> Result<(), ManifestError> {
+        for (pointer, field) in [
+            ("/template", "spec.template"),
+            ("/template/spec", "spec.template.spec"),
+            ("/template/spec/domain", "spec.template.spec.domain"),
+        ] {
+            if !json::at(&self.spec, pointer).is_some_and(Value::is_object) {
+                return Err(ManifestError::Field { field, expected: "an object" });
+            }
+        }
+        for (pointer, field) in [
+            ("/template/spec/domain/features", "spec.template.spec.domain.features"),
+            ("/template/spec/domain/features/hyperv", "spec.template.spec.domain.features.hyperv"),
+            ("/template/spec/domain/features/hyperv/synictimer", "spec.template.spec.domain.features.hyperv.synictimer"),
+            ("/template/spec/domain/clock", "spec.template.spec.domain.clock"),
+            ("/template/spec/domain/clock/timer", "spec.template.spec.domain.clock.timer"),
+        ] {
+            if json::at(&self.spec, pointer).is_some_and(|v| !v.is_object()) {
+                return Err(ManifestError::Field { field, expected: "an object" });
+            }
+        }
+        Ok(())
+    }
+
+    /// The domain, which [`Vm::from_object`] has checked to be there.
+    pub fn domain(&self) -> &Value {
+        self.spec.pointer("/template/spec/domain").unwrap_or(&Value::Null)
+    }
+
+    /// A label or annotation of the VM or of its template, whichever has it.
+    pub fn marks<'a>(&'a self, annotations: bool) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let (own, pointer) = if annotations {
+            (&self.annotations, "/template/metadata/annotations")
+        } else {
+            (&self.labels, "/template/metadata/labels")
+        };
+        let template = json::at(&self.spec, pointer).and_then(Value::as_object).into_iter().flatten();
+        own.iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .chain(template.filter_map(|(k, v)| Some((k.as_str(), v.as_str()?))))
+    }
+
+    /// How KubeVirt runs it: `spec.runStrategy`, or what `spec.running` stands for. `None` when neither is set.
+    pub fn run_strategy(&self) -> Option<&str> {
+        json::text(&self.spec, "/runStrategy").or_else(|| match json::at(&self.spec, "/running")?.as_bool()? {
+            true => Some("Always"),
+            false => Some("Halted"),
+        })
+    }
+}
+
+/// The nodes of a cluster, with what all of them have in common worked out once.
+#[derive(Clone, Debug, Default)]
+pub struct NodePool {
+    nodes: Vec<NodeView>,
+    common: BTreeSet<String>,
+}
+
+/// One node that KubeVirt schedules VMs to.
+#[derive(Clone, Debug)]
+pub struct NodeView {
+    /// Name.
+    pub name: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+const HYPERV_LABEL: &str = "hyperv.node.kubevirt.io/";
+/// virt-handler sets it to "true" while it is alive on a node (KubeVirt pkg/virt-handler/heartbeat).
+const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
+
+impl NodePool {
+    /// Takes the nodes that carry KubeVirt's schedulable label, cordoned or not: a cordon ends.
+    pub fn new(nodes: impl IntoIterator<Item = NodeView>) -> Self {
+        let nodes: Vec<NodeView> =
+            nodes.into_iter().filter(|n| n.labels.get(SCHEDULABLE_LABEL).is_some_and(|v| v == "true")).collect();
+        let common = Self::common_of(nodes.iter());
+        Self { nodes, common }
+    }
+
+    fn common_of<'a>(mut nodes: impl Iterator<Item = &'a NodeView>) -> BTreeSet<String> {
+        let features = |node: &NodeView| -> BTreeSet<String> {
+            node.labels
+                .iter()
+                .filter(|(_, v)| *v == "true")
+                .filter_map(|(k, _)| k.strip_prefix(HYPERV_LABEL).map(str::to_owned))
+                .collect()
+        };
+        let Some(first) = nodes.next() else { return BTreeSet::new() };
+        nodes.fold(features(first), |common, node| {
+            let has = |f: &String| node.labels.get(&format!("{HYPERV_LABEL}{f}")).is_some_and(|v| v == "true");
+            common.into_iter().filter(has).collect()
+        })
+    }
+
+    /// What the nodes that may host a VM can do, and how many there are.
+    pub fn eligible(&self, vm: &Vm) -> Eligible {
+        let selector = json::at(&vm.spec, "/template/spec/nodeSelector").and_then(Value::as_object);
+        match selector {
+            None => Eligible { count: self.nodes.len(), features: self.common.clone() },
+            Some(selector) => {
+                let fits = |n: &&NodeView| {
+                    selector.iter().all(|(k, v)| n.labels.get(k).map(String::as_str) == v.as_str())
+                };
+                Eligible {
+                    count: self.nodes.iter().filter(fits).count(),
+                    features: Self::common_of(self.nodes.iter().filter(fits)),
+                }
+            }
+        }
+    }
+}
+
+/// What every node that may host a VM can do.
+#[derive(Clone, Debug)]
+pub struct Eligible {
+    /// How many nodes.
+    pub count: usize,
+    /// Hyper-V features by the ending of their node label.
+    pub features: BTreeSet<String>,
+}
+
+/// Which nodes a plan is made for.
+#[derive(Clone, Debug)]
+pub enum Nodes {
+    /// Offline: taken to be capable, and the plan says so.
+    Assumed,
+    /// As the cluster's labels say.
+    Known(Arc<NodePool>),
+}
+
+/// Everything observed about one VM at one moment.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The VM.
+    pub vm: Vm,
+    /// What the guest agent of its running VMI says of the operating system (`mswindows`).
+    pub guest_os: Option<String>,
+    /// The nodes that may host it.
+    pub nodes: Nodes,
+    /// Whether this VM's own annotations are consent, within the cluster's limits.
+    pub consent_by_annotation: bool,
+}
+
+impl Facts {
+    /// Facts of a manifest without a cluster.
+    pub fn offline(vm: Vm) -> Self {
+        Self { vm, guest_os: None, nodes: Nodes::Assumed, consent_by_annotation: false }
+    }
+}
+
+/// What is asked of a VM.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// Name of the profile.
+    pub profile: String,
+    /// What differs from it.
+    pub overrides: Overrides,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { profile: crate::api::tuning::DEFAULT_PROFILE.to_owned(), overrides: Overrides::default() }
+    }
+}
+
+/// Names a VM in output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VmRef {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}

@@ -1,0 +1,268 @@
+//! What a policy asks of one VM: one pure function from facts to a plan.
+//!
+//! No client, no clock, no file, no environment, no async: a test enforces it. The controller, the command line and
+//! the tests all call [`plan`], so what `wintune plan` shows is what the operator does.
+
+pub mod clock;
+pub mod consent;
+pub mod detect;
+pub mod facts;
+mod hyperv;
+pub mod json;
+pub mod owners;
+pub mod patch;
+pub mod profile;
+pub mod settings;
+pub mod validate;
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::record::{DetectionSummary, PlanSummary};
+use detect::{Confidence, Detection};
+use facts::{Facts, Nodes, VmRef, Wanted};
+use profile::DataError;
+use settings::{Finding, Hold, Outcome, Setting, Severity};
+
+/// What a policy asks of one VM, and what comes of it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// The VM.
+    pub vm: VmRef,
+    /// Name of the profile.
+    pub profile: String,
+    /// Its revision.
+    pub profile_revision: i32,
+    /// Whether this is Windows.
+    pub detection: Detection,
+    /// Every setting that the profile or the VM speaks of, in the order of their pointers.
+    pub settings: Vec<Setting>,
+    /// Reasons for which the changes are shown but not written.
+    pub holds: Vec<Hold>,
+    /// What else a reader should know.
+    pub findings: Vec<Finding>,
+    /// What was taken for granted.
+    pub assumptions: Vec<String>,
+    /// The change itself. Not part of the output: the settings say it.
+    #[serde(skip)]
+    pub change: patch::Change,
+}
+
+/// Why no plan can be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A profile that this build does not have.
+    #[error("profile {0:?} is not known; known are: {1}")]
+    UnknownProfile(String, String),
+    /// The embedded data is invalid.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+impl Plan {
+    /// Whether there is anything to write.
+    pub fn has_changes(&self) -> bool {
+        self.settings.iter().any(Setting::is_write)
+    }
+
+    /// Whether the guest is taken for Windows at all.
+    pub fn is_windows(&self) -> bool {
+        self.detection.confidence != Confidence::No
+    }
+
+    /// Figures and digest for the record.
+    pub fn summary(&self) -> PlanSummary {
+        let count = |f: fn(&Outcome) -> bool| {
+            i32::try_from(self.settings.iter().filter(|s| f(&s.outcome)).count()).unwrap_or(i32::MAX)
+        };
+        PlanSummary {
+            digest: self.digest(),
+            changes: count(|o| matches!(o, Outcome::Write)),
+            satisfied: count(|o| matches!(o, Outcome::Satisfied)),
+            kept: count(|o| matches!(o, Outcome::Kept { .. })),
+            refused: count(|o| matches!(o, Outcome::Refused { .. })),
+        }
+    }
+
+    /// Signs for the record: the six strongest, so that the record stays small.
+    pub fn detection_summary(&self) -> DetectionSummary {
+        DetectionSummary {
+            confidence: format!("{:?}", self.detection.confidence),
+            signs: self.detection.signs.iter().take(6).map(|s| s.found.clone()).collect(),
+        }
+    }
+
+    /// The same for equal changes, another for others: 16 hexadecimal digits.
+    pub fn digest(&self) -> String {
+        let text = serde_json::to_string(&(&self.profile, &self.change.entries)).unwrap_or_default();
+        // FNV-1a, which never changes; nobody gains from forging a digest that only says "same plan as before".
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        format!("{hash:016x}")
+    }
+}
+
+/// Works out what `wanted` asks of one VM.
+///
+/// # Errors
+/// When the profile is not known.
+pub fn plan(facts: &Facts, wanted: &Wanted) -> Result<Plan, PlanError> {
+    let Some(profile) = profile::named(&wanted.profile)? else {
+        let known: Vec<&str> = profile::profiles()?.iter().map(|p| p.name.as_str()).collect();
+        return Err(PlanError::UnknownProfile(wanted.profile.clone(), known.join(", ")));
+    };
+    let vm = &facts.vm;
+    let detection = detect::detect(facts)?;
+    let mut plan = Plan {
+        vm: VmRef { namespace: vm.namespace.clone(), name: vm.name.clone() },
+        profile: profile.name.clone(),
+        profile_revision: profile.revision,
+        settings: Vec::new(),
+        holds: Vec::new(),
+        findings: findings(facts, &detection)?,
+        assumptions: Vec::new(),
+        change: patch::Change { domain: vm.domain().clone(), entries: Vec::new(), created: Vec::new() },
+        detection,
+    };
+    if !plan.is_windows() {
+        return Ok(plan);
+    }
+    let (clock, will_be) = clock::plan(facts, profile);
+    let mut settings = hyperv::plan(facts, wanted, profile, &will_be)?;
+    settings.extend(clock);
+    if let Some(refusal) = whole_refusal(facts) {
+        refuse_writes(&mut settings, &refusal);
+    }
+    let change = patch::change(vm.domain(), &settings);
+    let broken = validate::violations(vm, &change.domain);
+    if let Some(first) = broken.first() {
+        let texts: Vec<&str> = broken.iter().map(|v| v.text.as_str()).collect();
+        let refusal = Outcome::Refused {
+            rule: "kubevirt-rules",
+            why: format!("KubeVirt would refuse the VM or its start: {} ({})", texts.join("; "), first.source),
+            unblock: "put the VM right first".to_owned(),
+        };
+        refuse_writes(&mut settings, &refusal);
+        plan.change = patch::change(vm.domain(), &settings);
+    } else {
+        plan.change = change;
+    }
+    settings.sort_by(|a, b| a.pointer.cmp(&b.pointer));
+    plan.settings = settings;
+    if plan.has_changes() {
+        plan.holds = holds(facts, &plan.detection)?;
+        if matches!(facts.nodes, Nodes::Assumed) {
+            plan.assumptions.push("no nodes were given: every node is taken to have the Hyper-V features".to_owned());
+        }
+    }
+    Ok(plan)
+}
+
+fn refuse_writes(settings: &mut [Setting], refusal: &Outcome) {
+    for setting in settings.iter_mut().filter(|s| s.is_write()) {
+        setting.outcome = refusal.clone();
+    }
+}
+
+/// What forbids the whole set: features and clock go in together.
+fn whole_refusal(facts: &Facts) -> Option<Outcome> {
+    let architecture = json::text(&facts.vm.spec, "/template/spec/architecture").unwrap_or("amd64");
+    if architecture != "amd64" && !architecture.is_empty() {
+        return Some(Outcome::Refused {
+            rule: "architecture",
+            why: format!("Hyper-V features exist on amd64 only, this VM is {}", detect::printable(architecture)),
+            unblock: "nothing to do".to_owned(),
+        });
+    }
+    json::at(facts.vm.domain(), "/features/hypervPassthrough").map(|_| Outcome::Refused {
+        rule: "hyperv-passthrough",
+        why: "the VM has features.hypervPassthrough, and KubeVirt refuses it beside features.hyperv (kubevirt-live.md 16)".to_owned(),
+        unblock: "remove features.hypervPassthrough; it also keeps the VM from migrating".to_owned(),
+    })
+}
+
+/// What keeps changes from being written, whatever the policy says.
+fn holds(facts: &Facts, detection: &Detection) -> Result<Vec<Hold>, DataError> {
+    let mut holds = Vec::new();
+    if detection.confidence == Confidence::Unsure {
+        holds.push(Hold {
+            rule: "unsure-windows",
+            why: "only weak or contradicting signs say that this is Windows".to_owned(),
+            unblock: "label the VM harvesterhci.io/os=windows, or annotate it wintune.dev/tune=true".to_owned(),
+        });
+    }
+    if json::at(&facts.vm.spec, "/preference").is_some() {
+        holds.push(Hold {
+            rule: "preference-unread",
+            why: "the VM has a preference, which may already give these settings or contradict them; this release does not read it".to_owned(),
+            unblock: "compare with the preference and apply the patch by hand".to_owned(),
+        });
+    }
+    if let Some(owner) = owners::gitops(&facts.vm)? {
+        holds.push(Hold {
+            rule: "gitops-owner",
+            why: format!("{} writes this VM ({})", owner.tool, owner.mark),
+            unblock: "put the proposed patch into its repository".to_owned(),
+        });
+    }
+    Ok(holds)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Misplaced {
+    at: String,
+    belongs: String,
+    source: String,
+}
+
+static MISPLACED: LazyLock<Result<Vec<Misplaced>, DataError>> =
+    LazyLock::new(|| profile::parse("misplaced.yaml", include_str!("data/misplaced.yaml")));
+
+/// What a reader should know beside the settings.
+fn findings(facts: &Facts, detection: &Detection) -> Result<Vec<Finding>, DataError> {
+    let domain = facts.vm.domain();
+    let mut found = Vec::new();
+    if let Some(contradiction) = detection.contradiction() {
+        found.push(Finding {
+            id: "contradicting-signs",
+            severity: Severity::Warning,
+            text: format!("signs of the operating system contradict each other: {contradiction}"),
+            source: "plan/data/signs.yaml".to_owned(),
+        });
+    }
+    if let Some(passthrough) = json::at(domain, "/features/hypervPassthrough")
+        && passthrough.get("enabled").is_none_or(Value::is_null)
+    {
+        found.push(Finding {
+            id: "hyperv-passthrough-empty",
+            severity: Severity::Error,
+            text: "features.hypervPassthrough is empty: starting this VM ends the virt-handler of its node; remove it or write enabled: true".to_owned(),
+            source: "kubevirt-live.md 19".to_owned(),
+        });
+    }
+    if facts.vm.run_strategy().is_none() {
+        found.push(Finding {
+            id: "no-run-strategy",
+            severity: Severity::Error,
+            text: "neither spec.runStrategy nor spec.running is set; KubeVirt refuses such a VM".to_owned(),
+            source: "KubeVirt pkg/virt-api/webhooks/validating-webhook/admitters/vms-admitter.go".to_owned(),
+        });
+    }
+    for field in MISPLACED.as_ref().map_err(Clone::clone)? {
+        if domain.pointer(&field.at).is_some() {
+            let name = |p: &str| format!("domain{}", p.replace('/', "."));
+            found.push(Finding {
+                id: "misplaced-field",
+                severity: Severity::Warning,
+                text: format!("{} is not part of the API and is dropped; it belongs at {}", name(&field.at), name(&field.belongs)),
+                source: field.source.clone(),
+            });
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,374 @@
+//! From a plan to one JSON Patch, and from what was applied back again.
+//!
+//! Everything is at or below `/spec/template/spec/domain`. What was replaced is kept value by value; undoing gives
+//! each one back unless somebody else changed it since, and removes the objects that were made only to hold them.
+//! Pointers that are not in the planner's closed list are refused, wherever they come from.
+
+use std::collections::BTreeSet;
+
+use json_patch::jsonptr::{PointerBuf, Token};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::facts::{DOMAIN, Vm};
+use super::json;
+use super::profile::{ClockField, DataError, enlightenments};
+use super::settings::Setting;
+use crate::api::annotation;
+use crate::api::record::{Applied, AppliedState, Entry};
+
+/// Objects that a plan may create to hold its values.
+const PARENTS: [&str; 4] = ["/features", "/features/hyperv", "/clock", "/clock/timer"];
+/// KubeVirt's webhook writes this beside ours when we create `features`: its type has no way to leave it out.
+const COMPANIONS: [&str; 1] = ["/features/acpi"];
+/// No value of the closed list is longer than this as JSON text.
+const MAX_VALUE_BYTES: usize = 256;
+/// No pre-image has more entries than the closed list has pointers; this bounds what is read before it is checked.
+const MAX_APPLIED_BYTES: usize = 16 * 1024;
+
+/// A VM's domain after a plan, and how to get back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The domain with every setting written.
+    pub domain: Value,
+    /// What was replaced, in the order of the pointers.
+    pub entries: Vec<Entry>,
+    /// Objects that did not exist before, outermost first.
+    pub created: Vec<String>,
+}
+
+/// Writes the settings that are to be written into a copy of a domain.
+pub fn change(domain: &Value, settings: &[Setting]) -> Change {
+    let mut writes: Vec<&Setting> = settings.iter().filter(|s| s.is_write()).collect();
+    writes.sort_by(|a, b| a.pointer.cmp(&b.pointer));
+    let mut change = Change { domain: domain.clone(), entries: Vec::new(), created: Vec::new() };
+    for setting in writes {
+        let was = json::at(&change.domain, &setting.pointer).map(Value::to_string);
+        for parent in ancestors(&setting.pointer) {
+            if json::at(&change.domain, parent).is_none() {
+                change.created.push(parent.to_owned());
+            }
+        }
+        set(&mut change.domain, &setting.pointer, setting.desired.clone());
+        change.entries.push(Entry { at: setting.pointer.clone(), was, now: setting.desired.to_string() });
+    }
+    change
+}
+
+/// The fewest operations that turn one domain into another, at or above the given pointers only.
+fn operations<'a>(before: &Value, after: &Value, pointers: impl Iterator<Item = &'a str>) -> Vec<PatchOperation> {
+    let mut places = BTreeSet::new();
+    for pointer in pointers {
+        // The outermost place at which one side has nothing stands for everything below it.
+        let place = ancestors(pointer)
+            .chain([pointer])
+            .find(|p| json::at(before, p).is_some() != json::at(after, p).is_some())
+            .unwrap_or(pointer);
+        places.insert(place);
+    }
+    let mut operations = Vec::new();
+    for place in places {
+        let path = absolute(place);
+        match (json::at(before, place), json::at(after, place)) {
+            (None, Some(value)) => operations.push(PatchOperation::Add(AddOperation { path, value: value.clone() })),
+            (Some(_), None) => operations.push(PatchOperation::Remove(RemoveOperation { path })),
+            (Some(old), Some(new)) if old != new => {
+                operations.push(PatchOperation::Replace(ReplaceOperation { path, value: new.clone() }));
+            }
+            _ => {}
+        }
+    }
+    operations
+}
+
+/// The operations of a plan alone, without tests and annotation: what a person would apply by hand.
+pub fn settings_patch(vm: &Vm, change: &Change) -> Patch {
+    Patch(operations(vm.domain(), &change.domain, change.entries.iter().map(|e| e.at.as_str())))
+}
+
+/// The one atomic patch that brings a plan into a VM.
+///
+/// It opens with tests on uid, generation and resourceVersion. The generation guards the parents that an `add` would
+/// overwrite; the resourceVersion guards annotations, opt-outs among them, which do not move the generation.
+pub fn apply_patch(vm: &Vm, change: &Change, applied: &Applied) -> Patch {
+    let mut patch = guards(vm);
+    patch.extend(settings_patch(vm, change).0);
+    patch.push(annotate(vm, applied));
+    Patch(patch)
+}
+
+/// What an undo would do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Undo {
+    /// The domain afterwards.
+    pub domain: Value,
+    /// Pointers that go back to their former value.
+    pub restored: Vec<String>,
+    /// Pointers that stay, because somebody else changed them since.
+    pub kept: Vec<String>,
+}
+
+/// Works out an undo. Values that somebody else changed since stay and are listed.
+pub fn undo(domain: &Value, applied: &Applied) -> Undo {
+    let mut undo = Undo { domain: domain.clone(), restored: Vec::new(), kept: Vec::new() };
+    let mut entries: Vec<&Entry> = applied.entries.iter().collect();
+    // What lies deeper goes first, so that its holder is again what we wrote when its turn comes.
+    entries.sort_by(|a, b| b.at.cmp(&a.at));
+    for entry in entries {
+        let parse = |text: &String| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+        let (now, was) = (parse(&entry.now), entry.was.as_ref().map(parse));
+        match json::at(&undo.domain, &entry.at) {
+            current if current == was.as_ref() => {}
+            Some(current) if *current == now => {
+                match was {
+                    Some(was) => set(&mut undo.domain, &entry.at, was),
+                    None => remove(&mut undo.domain, &entry.at),
+                }
+                undo.restored.push(entry.at.clone());
+            }
+            _ => undo.kept.push(entry.at.clone()),
+        }
+    }
+    let mut created: Vec<&String> = applied.created.iter().collect();
+    created.sort_by(|a, b| b.cmp(a));
+    for parent in created {
+        if json::at(&undo.domain, parent).and_then(Value::as_object).is_some_and(Map::is_empty) {
+            remove(&mut undo.domain, parent);
+        }
+    }
+    undo.restored.sort();
+    undo.kept.sort();
+    undo
+}
+
+/// The one atomic patch that undoes, and takes our annotation away. Empty of changes to the spec where there is
+/// nothing left to undo.
+pub fn undo_patch(vm: &Vm, undo: &Undo, applied: &Applied) -> Patch {
+    let mut patch = guards(vm);
+    let pointers = applied.entries.iter().map(|e| e.at.as_str()).chain(applied.created.iter().map(String::as_str));
+    patch.extend(operations(vm.domain(), &undo.domain, pointers));
+    if vm.annotations.contains_key(annotation::APPLIED) {
+        patch.push(PatchOperation::Remove(RemoveOperation {
+            path: PointerBuf::from_tokens(["metadata", "annotations", annotation::APPLIED]),
+        }));
+    }
+    Patch(patch)
+}
+
+/// Joins what earlier writes replaced with what this one replaces, so that an undo leads back to the very first.
+pub fn merge(earlier: Option<&Applied>, vm_uid: &str, change: &Change) -> Applied {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut created: BTreeSet<String> = change.created.iter().cloned().collect();
+    let earlier = earlier.filter(|a| a.vm_uid == vm_uid);
+    for entry in &change.entries {
+        let was = match earlier.and_then(|a| a.entries.iter().find(|e| e.at == entry.at)) {
+            // Nobody else wrote between our two writes: the first value is the original.
+            Some(first) if entry.was.as_ref() == Some(&first.now) => first.was.clone(),
+            _ => entry.was.clone(),
+        };
+        entries.push(Entry { was, ..entry.clone() });
+    }
+    if let Some(earlier) = earlier {
+        let new: BTreeSet<&str> = change.entries.iter().map(|e| e.at.as_str()).collect();
+        entries.extend(earlier.entries.iter().filter(|e| !new.contains(e.at.as_str())).cloned());
+        created.extend(earlier.created.iter().cloned());
+    }
+    entries.sort_by(|a, b| a.at.cmp(&b.at));
+    Applied { vm_uid: vm_uid.to_owned(), state: AppliedState::Announced, entries, created: created.into_iter().collect() }
+}
+
+/// What a cluster's own webhooks put beside our values into an object that we created. It leaves with the object.
+pub fn companions(expected: &Value, answered: &Value, created: &[String]) -> Vec<Entry> {
+    COMPANIONS
+        .iter()
+        .filter(|at| created.iter().any(|parent| at.starts_with(&format!("{parent}/"))))
+        .filter(|at| json::at(expected, at).is_none())
+        .filter_map(|at| {
+            let now = json::at(answered, at)?.to_string();
+            Some(Entry { at: (*at).to_owned(), was: None, now })
+        })
+        .collect()
+}
+
+/// Template paths that a dry run changed beyond what was asked, as pointers below the domain or whole paths.
+pub fn beyond(expected: &Vm, answered: &Vm) -> Vec<String> {
+    let difference = json_patch::diff(&expected.spec, &answered.spec);
+    difference.0.iter().map(|op| format!("/spec{}", op.path())).collect()
+}
+
+/// Why a pre-image is not used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum AppliedError {
+    /// Too long to be ours.
+    #[error("it has {0} bytes, more than any pre-image of ours")]
+    TooLong(usize),
+    /// Not our shape.
+    #[error("it is not a pre-image: {0}")]
+    Shape(String),
+    /// Made for another VM.
+    #[error("it was made for the VM with UID {found}, this one has {expected}")]
+    OtherVm {
+        /// UID in the pre-image.
+        found: String,
+        /// UID of this VM.
+        expected: String,
+    },
+    /// Outside the planner's closed list.
+    #[error("it names {0}, which wintune never writes")]
+    ForeignPointer(String),
+    /// A value that no setting of ours can have had.
+    #[error("its value at {0} is not one that this field can have")]
+    ForeignValue(String),
+    /// The embedded data is invalid.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+/// Accepts a pre-image only if it speaks of this VM and only of places that the planner writes.
+///
+/// # Errors
+/// One of [`AppliedError`], naming what is wrong.
+pub fn check(applied: &Applied, vm_uid: &str) -> Result<(), AppliedError> {
+    if applied.vm_uid != vm_uid {
+        return Err(AppliedError::OtherVm {
+            found: super::detect::printable(&applied.vm_uid),
+            expected: vm_uid.to_owned(),
+        });
+    }
+    let allowed = closed_list()?;
+    for entry in &applied.entries {
+        if !allowed.contains(entry.at.as_str()) {
+            return Err(AppliedError::ForeignPointer(super::detect::printable(&entry.at)));
+        }
+        for text in entry.was.iter().chain([&entry.now]) {
+            let value: Option<Value> =
+                (text.len() <= MAX_VALUE_BYTES).then(|| serde_json::from_str(text).ok()).flatten();
+            if !value.is_some_and(|v| fits(&entry.at, &v)) {
+                return Err(AppliedError::ForeignValue(entry.at.clone()));
+            }
+        }
+    }
+    match applied.created.iter().find(|c| !PARENTS.contains(&c.as_str())) {
+        Some(foreign) => Err(AppliedError::ForeignPointer(super::detect::printable(foreign))),
+        None => Ok(()),
+    }
+}
+
+/// Every pointer at which a plan can write, below the domain.
+fn closed_list() -> Result<BTreeSet<String>, DataError> {
+    let mut all: BTreeSet<String> = COMPANIONS.iter().map(|c| (*c).to_owned()).collect();
+    for known in enlightenments()? {
+        all.insert(known.pointer());
+        all.insert(format!("{}/enabled", known.pointer()));
+    }
+    for field in [ClockField::Utc, ClockField::Hyperv, ClockField::Hpet, ClockField::Pit, ClockField::Rtc] {
+        all.insert(field.pointer().to_owned());
+        all.insert(format!("{}/tickPolicy", field.pointer()));
+    }
+    Ok(all)
+}
+
+/// Whether a value has the type that KubeVirt's API has at that place.
+fn fits(at: &str, value: &Value) -> bool {
+    match at.rsplit('/').next() {
+        Some("enabled") => value.is_boolean(),
+        Some("tickPolicy") => value.is_string(),
+        _ => value.is_object(),
+    }
+}
+
+/// The annotation's text.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Mirror {
+    version: i32,
+    vm_uid: String,
+    entries: Vec<Entry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    created: Vec<String>,
+}
+
+/// The pre-image as it is written into the VM's annotation.
+pub fn to_annotation(applied: &Applied) -> String {
+    let Applied { vm_uid, state: _, entries, created } = applied.clone();
+    serde_json::to_string(&Mirror { version: 1, vm_uid, entries, created }).unwrap_or_default()
+}
+
+/// Reads and checks the annotation of a VM.
+///
+/// # Errors
+/// One of [`AppliedError`], naming what is wrong.
+pub fn from_annotation(text: &str, vm_uid: &str) -> Result<Applied, AppliedError> {
+    if text.len() > MAX_APPLIED_BYTES {
+        return Err(AppliedError::TooLong(text.len()));
+    }
+    let mirror: Mirror =
+        serde_json::from_str(text).map_err(|e| AppliedError::Shape(super::detect::printable(&e.to_string())))?;
+    if mirror.version != 1 {
+        return Err(AppliedError::Shape(format!("version {} is not known", mirror.version)));
+    }
+    let Mirror { version: _, vm_uid: found, entries, created } = mirror;
+    let applied = Applied { vm_uid: found, state: AppliedState::Written, entries, created };
+    check(&applied, vm_uid)?;
+    Ok(applied)
+}
+
+fn guards(vm: &Vm) -> Vec<PatchOperation> {
+    let test = |field: &str, value: Value| {
+        PatchOperation::Test(TestOperation { path: PointerBuf::from_tokens(["metadata", field]), value })
+    };
+    let mut guards = Vec::new();
+    if let Some(uid) = &vm.uid {
+        guards.push(test("uid", json!(uid)));
+    }
+    if let Some(generation) = vm.generation {
+        guards.push(test("generation", json!(generation)));
+    }
+    if let Some(version) = &vm.resource_version {
+        guards.push(test("resourceVersion", json!(version)));
+    }
+    guards
+}
+
+fn annotate(vm: &Vm, applied: &Applied) -> PatchOperation {
+    let text = to_annotation(applied);
+    if vm.has_annotations {
+        let path = PointerBuf::from_tokens(["metadata", "annotations", annotation::APPLIED]);
+        PatchOperation::Add(AddOperation { path, value: json!(text) })
+    } else {
+        let path = PointerBuf::from_tokens(["metadata", "annotations"]);
+        PatchOperation::Add(AddOperation { path, value: json!({annotation::APPLIED: text}) })
+    }
+}
+
+/// `/a/b/c` has the ancestors `/a` and `/a/b`.
+fn ancestors(pointer: &str) -> impl Iterator<Item = &str> {
+    pointer.char_indices().skip(1).filter(|(_, c)| *c == '/').filter_map(|(i, _)| pointer.get(..i))
+}
+
+fn absolute(pointer: &str) -> PointerBuf {
+    let whole = format!("{DOMAIN}{pointer}");
+    PointerBuf::from_tokens(whole.split('/').skip(1).map(Token::new))
+}
+
+/// Sets a value, making objects on the way where there are none.
+fn set(root: &mut Value, pointer: &str, value: Value) {
+    let mut place = root;
+    for key in pointer.split('/').skip(1) {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        let Value::Object(map) = place else { return };
+        place = map.entry(key).or_insert(Value::Null);
+    }
+    *place = value;
+}
+
+fn remove(root: &mut Value, pointer: &str) {
+    if let Some((parent, key)) = pointer.rsplit_once('/')
+        && let Some(map) = root.pointer_mut(parent).and_then(Value::as_object_mut)
+    {
+        map.remove(key);
+    }
+}

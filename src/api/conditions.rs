@@ -38,6 +38,8 @@ pub mod reason {
     pub const REFUSED: &str = "Refused";
     /// The cluster refused the dry run.
     pub const CLUSTER_REFUSED: &str = "ClusterRefused";
+    /// Another writer took back what we had written; it is left alone.
+    pub const REVERTED_BY_OTHER: &str = "RevertedByOther";
     /// The VM carries the opt-out annotation.
     pub const OPTED_OUT: &str = "OptedOut";
     /// The values that we had written were put back.

@@ -124,6 +124,54 @@ fn default_profile() -> String {
     DEFAULT_PROFILE.to_owned()
 }
 
+impl Tuning {
+    /// The first field that this release does not act on, with what to do about it. The same as the schema's rules:
+    /// for files, which no API server has checked, and for policies stored under an older schema.
+    pub fn not_acted_on(&self) -> Option<&'static str> {
+        let apply = &self.apply;
+        let disks = self.disks.clone().unwrap_or_default();
+        let on = |e: Enlightenment| {
+            self.overrides.as_ref().and_then(|o| o.hyperv.get(&e)).is_some_and(|s| *s == Switch::On)
+        };
+        [
+            (
+                !matches!(apply.mode, Mode::Propose | Mode::WhenStopped),
+                "apply.mode: Stage, Restart and Inject are not acted on by this release; use Propose or WhenStopped",
+            ),
+            (apply.git_ops != GitOps::Propose, "apply.gitOps: only Propose is acted on by this release"),
+            (apply.windows.is_some(), "apply.windows is not acted on by this release; leave it out"),
+            (apply.max_unavailable.is_some(), "apply.maxUnavailable is not acted on by this release; leave it out"),
+            (apply.canary.is_some(), "apply.canary is not acted on by this release; leave it out"),
+            (self.measure.is_some(), "measure is not acted on by this release; leave it out"),
+            (disks.bus.is_some_and(|b| b != DiskBus::Keep), "disks.bus: only Keep is acted on by this release"),
+            (disks.from.is_some(), "disks.from is not acted on by this release; leave it out"),
+            (disks.driver_media.is_some(), "disks.driverMedia is not acted on by this release; leave it out"),
+            (disks.guest_exec == Some(true), "disks.guestExec is not acted on by this release; leave it out"),
+            (disks.guest_changes == Some(true), "disks.guestChanges is not acted on by this release; leave it out"),
+            (
+                [Enlightenment::Frequencies, Enlightenment::Reenlightenment, Enlightenment::Tlbflush].into_iter().any(on),
+                "overrides.hyperv: frequencies, reenlightenment and tlbflush can be set to Disabled or Leave only",
+            ),
+        ]
+        .into_iter()
+        .find_map(|(broken, text)| broken.then_some(text))
+    }
+}
+
+impl Limits {
+    /// The first limit that this release does not act on.
+    pub fn not_acted_on(&self) -> Option<&'static str> {
+        [
+            (self.guest_exec == Some(true), "limits.guestExec is not acted on by this release; leave it out"),
+            (self.guest_changes == Some(true), "limits.guestChanges is not acted on by this release; leave it out"),
+            (self.hook_routes.is_some(), "limits.hookRoutes is not acted on by this release; leave it out"),
+            (self.max_unavailable.is_some(), "limits.maxUnavailable is not acted on by this release; leave it out"),
+        ]
+        .into_iter()
+        .find_map(|(broken, text)| broken.then_some(text))
+    }
+}
+
 /// When and how settings are written.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
@@ -353,7 +401,7 @@ pub struct Limits {
     /// Modes that may be used. A policy with another mode only proposes. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modes: Option<Vec<Mode>>,
-    /// Profiles that may be used. A policy with another profile is not applied. Absent: all.
+    /// Profiles that may be used. A policy with another profile only proposes. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiles: Option<Vec<String>>,
     /// Whether an annotation on a VM counts as consent. Opting out by annotation always counts.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use kube::core::{Selector, SelectorExt};
 
-use super::facts::{Vm, Wanted};
+use super::facts::Wanted;
 use crate::api::annotation;
 use crate::api::record::{PolicyKind, PolicyRef};
 use crate::api::tuning::{AnnotationConsent, Limits, Mode, OnWithdrawal, Tuning};
@@ -98,9 +98,18 @@ pub struct Given {
     pub losers: Vec<String>,
 }
 
+/// Labels and annotations of a VM: all that consent depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks<'a> {
+    /// Labels of the VM itself.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Annotations of the VM itself.
+    pub annotations: &'a BTreeMap<String, String>,
+}
+
 /// Finds out who decides for a VM.
-pub fn decide(vm: &Vm, policies: &Policies) -> Consent {
-    let asks = match annotations(vm) {
+pub fn decide(vm: Marks<'_>, policies: &Policies) -> Consent {
+    let asks = match annotations(vm.annotations) {
         Annotations::OptOut => {
             let reason = vm.annotations.get(annotation::REASON).map(|r| super::detect::printable(r));
             return Consent::OptedOut { reason };
@@ -136,7 +145,7 @@ pub fn decide(vm: &Vm, policies: &Policies) -> Consent {
                     return Consent::Frozen { why: format!("{kind:?} {name} cannot be read: {why}") };
                 }
                 Policy::Readable(view) => {
-                    if view.selector.matches(&vm.labels) && view.namespace_selector.matches(&policies.namespace_labels) {
+                    if view.selector.matches(vm.labels) && view.namespace_selector.matches(&policies.namespace_labels) {
                         matching.push(view);
                     }
                 }
@@ -217,10 +226,10 @@ enum Annotations<'a> {
     Unreadable(String),
 }
 
-fn annotations(vm: &Vm) -> Annotations<'_> {
-    let profile = vm.annotations.get(annotation::PROFILE).map(String::as_str).filter(|p| !p.is_empty());
+fn annotations(annotations: &BTreeMap<String, String>) -> Annotations<'_> {
+    let profile = annotations.get(annotation::PROFILE).map(String::as_str).filter(|p| !p.is_empty());
     let ask = |name| Annotations::Ask((name, profile.unwrap_or(crate::api::tuning::DEFAULT_PROFILE)));
-    match vm.annotations.get(annotation::TUNE).map(String::as_str) {
+    match annotations.get(annotation::TUNE).map(String::as_str) {
         Some("false") => Annotations::OptOut,
         Some("true") => ask(annotation::TUNE),
         Some(other) => Annotations::Unreadable(format!(
@@ -238,9 +247,9 @@ mod tests {
     use super::*;
     use crate::api::tuning::Apply;
 
-    fn vm(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Vm {
-        let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Vm { labels: map(labels), annotations: map(annotations), ..Vm::default() }
+    fn decide(annotations: &[(&str, &str)], policies: &Policies) -> Consent {
+        let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        super::decide(Marks { labels: &BTreeMap::new(), annotations: &annotations }, policies)
     }
 
     fn policy(name: &str, priority: i32, created: i64) -> PolicyView {
@@ -275,7 +284,7 @@ mod tests {
 
     #[test]
     fn nobody_asked() {
-        assert_eq!(decide(&vm(&[], &[]), &Policies::default()), Consent::None);
+        assert_eq!(decide(&[], &Policies::default()), Consent::None);
     }
 
     #[test]
@@ -284,7 +293,7 @@ mod tests {
             namespaced: vec![readable(policy("young", 5, 20)), readable(policy("old", 5, 10)), readable(policy("low", 1, 1))],
             ..Policies::default()
         };
-        let consent = decide(&vm(&[], &[]), &policies);
+        let consent = decide(&[], &policies);
         assert_eq!(winner(&consent).by.name, "old");
         assert_eq!(winner(&consent).losers, ["young", "low"]);
     }
@@ -292,12 +301,12 @@ mod tests {
     #[test]
     fn an_opt_out_wins_over_everything_and_an_annotation_over_policies() {
         let policies = Policies { namespaced: vec![readable(policy("a", 5, 1))], ..Policies::default() };
-        let out = vm(&[], &[("wintune.dev/tune", "false"), ("wintune.dev/reason", "vendor says no"), ("wintune.dev/profile", "x")]);
+        let out = [("wintune.dev/tune", "false"), ("wintune.dev/reason", "vendor says no"), ("wintune.dev/profile", "x")];
         assert_eq!(decide(&out, &policies), Consent::OptedOut { reason: Some("vendor says no".to_owned()) });
-        let ask = decide(&vm(&[], &[("wintune.dev/tune", "true")]), &policies);
+        let ask = decide(&[("wintune.dev/tune", "true")], &policies);
         assert_eq!(winner(&ask).by.kind, PolicyKind::Annotation);
         assert_eq!(winner(&ask).mode, Mode::WhenStopped);
-        let profile = decide(&vm(&[], &[("wintune.dev/profile", "latency")]), &Policies::default());
+        let profile = decide(&[("wintune.dev/profile", "latency")], &Policies::default());
         assert_eq!(winner(&profile).wanted.profile, "latency");
     }
 
@@ -305,10 +314,10 @@ mod tests {
     fn what_cannot_be_read_freezes() {
         let unreadable = || Policy::Unreadable { kind: PolicyKind::WindowsTuning, name: "b".to_owned(), why: "bad mode".to_owned() };
         let policies = Policies { namespaced: vec![readable(policy("a", 5, 1)), unreadable()], ..Policies::default() };
-        assert!(matches!(decide(&vm(&[], &[]), &policies), Consent::Frozen { .. }));
+        assert!(matches!(decide(&[], &policies), Consent::Frozen { .. }));
         let policies = Policies { cluster: vec![unreadable()], ..Policies::default() };
-        assert!(matches!(decide(&vm(&[], &[("wintune.dev/tune", "true")]), &policies), Consent::Frozen { .. }));
-        assert!(matches!(decide(&vm(&[], &[("wintune.dev/tune", "yes")]), &Policies::default()), Consent::Frozen { .. }));
+        assert!(matches!(decide(&[("wintune.dev/tune", "true")], &policies), Consent::Frozen { .. }));
+        assert!(matches!(decide(&[("wintune.dev/tune", "yes")], &Policies::default()), Consent::Frozen { .. }));
     }
 
     #[test]
@@ -321,15 +330,15 @@ mod tests {
             Policies { namespaced: vec![readable(policy("a", 5, 1))], cluster: vec![readable(cluster)], ..Policies::default() }
         };
         let modes = limit(Limits { modes: Some(vec![Mode::Propose]), ..Limits::default() });
-        let consent = decide(&vm(&[], &[]), &modes);
+        let consent = decide(&[], &modes);
         assert_eq!(winner(&consent).mode, Mode::Propose);
         assert_eq!(winner(&consent).narrowed.len(), 1);
         let profiles = limit(Limits { profiles: Some(vec!["latency".to_owned()]), ..Limits::default() });
-        assert_eq!(winner(&decide(&vm(&[], &[]), &profiles)).mode, Mode::Propose);
+        assert_eq!(winner(&decide(&[], &profiles)).mode, Mode::Propose);
         let no_annotations = limit(Limits { annotations: Some(AnnotationConsent::Deny), ..Limits::default() });
-        let consent = decide(&vm(&[], &[("wintune.dev/tune", "true")]), &no_annotations);
+        let consent = decide(&[("wintune.dev/tune", "true")], &no_annotations);
         assert_eq!(winner(&consent).by.name, "a");
-        let out = decide(&vm(&[], &[("wintune.dev/tune", "false")]), &no_annotations);
+        let out = decide(&[("wintune.dev/tune", "false")], &no_annotations);
         assert_eq!(out, Consent::OptedOut { reason: None });
     }
 
@@ -338,8 +347,8 @@ mod tests {
         let mut cluster = policy("all", 100, 1);
         cluster.namespace_selector = Selector::from_iter([kube::core::Expression::Equal("team".to_owned(), "db".to_owned())]);
         let policies = Policies { cluster: vec![readable(cluster)], ..Policies::default() };
-        assert_eq!(decide(&vm(&[], &[]), &policies), Consent::None);
+        assert_eq!(decide(&[], &policies), Consent::None);
         let policies = Policies { namespace_labels: [("team".to_owned(), "db".to_owned())].into(), ..policies };
-        assert_eq!(winner(&decide(&vm(&[], &[]), &policies)).by.name, "all");
+        assert_eq!(winner(&decide(&[], &policies)).by.name, "all");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kube::core::ObjectMeta;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -97,6 +98,26 @@ impl Vm {
         Ok(vm)
     }
 
+    /// A VM from metadata and spec that were parsed apart.
+    ///
+    /// # Errors
+    /// When the template or its domain is missing or of another shape.
+    pub fn from_parts(meta: &ObjectMeta, spec: Value) -> Result<Self, ManifestError> {
+        let vm = Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone(),
+            generation: meta.generation,
+            resource_version: meta.resource_version.clone(),
+            labels: meta.labels.clone().unwrap_or_default(),
+            annotations: meta.annotations.clone().unwrap_or_default(),
+            has_annotations: meta.annotations.is_some(),
+            spec,
+        };
+        vm.check_shape()?;
+        Ok(vm)
+    }
+
     /// Every object on the way to what we read must be an object, so that a pointer means what it says.
     fn check_shape(&self) -> Result<(), ManifestError> {
         for (pointer, field) in [
@@ -150,14 +171,14 @@ impl Vm {
 }
 
 /// The nodes of a cluster, with what all of them have in common worked out once.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodePool {
     nodes: Vec<NodeView>,
     common: BTreeSet<String>,
 }
 
 /// One node that KubeVirt schedules VMs to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NodeView {
     /// Name.
     pub name: String,
@@ -172,8 +193,9 @@ const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
 impl NodePool {
     /// Takes the nodes that carry KubeVirt's schedulable label, cordoned or not: a cordon ends.
     pub fn new(nodes: impl IntoIterator<Item = NodeView>) -> Self {
-        let nodes: Vec<NodeView> =
+        let mut nodes: Vec<NodeView> =
             nodes.into_iter().filter(|n| n.labels.get(SCHEDULABLE_LABEL).is_some_and(|v| v == "true")).collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
         let common = Self::common_of(nodes.iter());
         Self { nodes, common }
     }

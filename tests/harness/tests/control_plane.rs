@@ -17,7 +17,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 
 use support::manifests::{ACCOUNT, AGGREGATED, BINDING};
-use support::objects::{api, code, create_vm, object, vms};
+use support::objects::{code, create_vm, object, vmis, vms};
 use support::processes::processes_of;
 use support::tiny_api_server::tiny_api_server;
 
@@ -118,34 +118,21 @@ async fn only_the_vm_has_a_status_subresource(client: &Client, name: &str) {
         .patch_status(name, &params, &status)
         .await
         .expect("patch the VM's status");
-    let vmi = json!({
+    let vmi = object(json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name},
         "spec": {"domain": {"devices": {}}}, "status": {"phase": "Running"},
-    });
-    let vmis = api(
-        client,
-        "kubevirt.io",
-        "v1alpha3",
-        "VirtualMachineInstance",
-        "virtualmachineinstances",
-    );
-    let stored = {
-        let v1 = api(
-            client,
-            "kubevirt.io",
-            "v1",
-            "VirtualMachineInstance",
-            "virtualmachineinstances",
-        );
-        v1.create(&PostParams::default(), &object(vmi))
-            .await
-            .expect("create a VMI")
-    };
+    }));
+    let stored = vmis(client, "v1")
+        .create(&PostParams::default(), &vmi)
+        .await
+        .expect("create a VMI");
+    let phase = stored.data.pointer("/status/phase");
     assert_eq!(
-        stored.data.pointer("/status/phase"),
+        phase,
         Some(&json!("Running")),
         "its status is written with it"
     );
+    let vmis = vmis(client, "v1alpha3");
     vmis.get(name).await.expect("v1alpha3 is served too");
     let refused = vmis
         .patch_status(name, &params, &status)

@@ -29,25 +29,22 @@ pub async fn create_vm(client: &Client, name: &str) -> DynamicObject {
 
 /// The virtual machines of the namespace `erp`.
 pub fn vms(client: &Client) -> Api<DynamicObject> {
+    api(client, "v1", "VirtualMachine", "virtualmachines")
+}
+
+/// The running ones, as `version` shows them.
+pub fn vmis(client: &Client, version: &str) -> Api<DynamicObject> {
     api(
         client,
-        "kubevirt.io",
-        "v1",
-        "VirtualMachine",
-        "virtualmachines",
+        version,
+        "VirtualMachineInstance",
+        "virtualmachineinstances",
     )
 }
 
-/// The objects of a kind in the namespace `erp`.
-pub fn api(
-    client: &Client,
-    group: &str,
-    version: &str,
-    kind: &str,
-    plural: &str,
-) -> Api<DynamicObject> {
-    let resource =
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+fn api(client: &Client, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("kubevirt.io", version, kind);
+    let resource = ApiResource::from_gvk_with_plural(&kind, plural);
     Api::namespaced_with(client.clone(), "erp", &resource)
 }
 

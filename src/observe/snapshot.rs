@@ -1,0 +1,111 @@
+//! Everything known of one VM at one moment, taken from the stores.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::Value;
+
+use super::watches::Stores;
+use crate::api::kubevirt::VirtualMachine;
+use crate::api::record::{PolicyKind, RecordStatus, TunedVirtualMachine};
+use crate::plan::consent::{self, Consent, Marks};
+use crate::plan::facts::{Facts, ManifestError, Nodes, Vm};
+use crate::plan::json;
+use crate::rollout::Instance;
+
+/// Everything known of one VM at one moment.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// What the planner gets.
+    pub facts: Facts,
+    /// Who asked for what.
+    pub consent: Consent,
+    /// The record, where there is one for this very VM.
+    pub record: Option<TunedVirtualMachine>,
+    /// What is known of its instance.
+    pub instance: Instance,
+    /// A record of an earlier VM with this name lies there; garbage collection takes it away.
+    pub stale_record: bool,
+}
+
+impl Snapshot {
+    /// Status of the record.
+    pub fn status(&self) -> Option<&RecordStatus> {
+        self.record.as_ref().and_then(|r| r.status.as_ref())
+    }
+}
+
+impl Stores {
+    /// What is known of a VM of the store.
+    ///
+    /// # Errors
+    /// When its spec is not that of a VM.
+    pub fn snapshot(&self, vm: &VirtualMachine) -> Result<Snapshot, ManifestError> {
+        let spec: Value = serde_json::from_str(vm.spec.get()).unwrap_or_default();
+        let parsed = Vm::from_parts(&vm.metadata, spec)?;
+        let instance = Instance {
+            exists: false,
+            created: vm.status.created,
+            pending: !vm.status.state_change_requests.is_empty(),
+            deleting: vm.metadata.deletion_timestamp.is_some(),
+        };
+        Ok(self.complete(parsed, instance))
+    }
+
+    /// What is known of a VM that was just read.
+    ///
+    /// # Errors
+    /// When it is not a VM.
+    pub fn snapshot_of(&self, object: &Value, instance_exists: bool) -> Result<Snapshot, ManifestError> {
+        let vm = Vm::from_object(object)?;
+        let instance = Instance {
+            exists: instance_exists,
+            created: json::at(object, "/status/created").and_then(Value::as_bool) == Some(true),
+            pending: !json::list(object, "/status/stateChangeRequests").is_empty(),
+            deleting: json::at(object, "/metadata/deletionTimestamp").is_some(),
+        };
+        Ok(self.complete(vm, instance))
+    }
+
+    fn complete(&self, vm: Vm, mut instance: Instance) -> Snapshot {
+        let of_this_name = ObjectRef::new(&vm.name).within(&vm.namespace);
+        let vmi = self.instances.get(&of_this_name);
+        instance.exists |= vmi.is_some();
+        let guest_os = vmi.and_then(|i| i.status.guest_os_info.id.clone()).filter(|id| !id.is_empty());
+        let mut consent = self.consent(&vm.namespace, Marks { labels: &vm.labels, annotations: &vm.annotations });
+        let found = self.records.get(&ObjectRef::new(&vm.name).within(&vm.namespace));
+        let (record, stale_record) = match found.as_deref() {
+            Some(DeserializeGuard(Ok(record))) if Some(&record.spec.vm_uid) == vm.uid.as_ref() => (Some(record.clone()), false),
+            Some(DeserializeGuard(Ok(_))) => (None, true),
+            Some(DeserializeGuard(Err(invalid))) => {
+                consent = Consent::Frozen { why: format!("the record cannot be read: {}", invalid.error) };
+                (None, true)
+            }
+            None => (None, false),
+        };
+        let consent_by_annotation = matches!(&consent, Consent::Given(g) if g.by.kind == PolicyKind::Annotation);
+        let facts = Facts { vm, guest_os, nodes: Nodes::Known(self.pool()), consent_by_annotation };
+        Snapshot { facts, consent, record, instance, stale_record }
+    }
+
+    /// Who decides for a VM with these marks.
+    pub fn consent(&self, namespace: &str, marks: Marks<'_>) -> Consent {
+        let labels = self.namespaces.get(&ObjectRef::new(namespace));
+        consent::decide(marks, &self.policies().of(namespace, labels.as_ref()))
+    }
+
+    /// Every VM of the store with who decides for it; for the status of policies.
+    pub fn decisions(&self) -> Vec<(Arc<VirtualMachine>, Consent)> {
+        let none = std::collections::BTreeMap::new();
+        let decide = |vm: Arc<VirtualMachine>| {
+            let namespace = vm.namespace().unwrap_or_default();
+            let labels = vm.metadata.labels.as_ref().unwrap_or(&none);
+            let annotations = vm.metadata.annotations.as_ref().unwrap_or(&none);
+            let consent = self.consent(&namespace, Marks { labels, annotations });
+            (vm, consent)
+        };
+        self.vms.state().into_iter().map(decide).collect()
+    }
+}

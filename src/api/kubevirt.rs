@@ -159,7 +159,13 @@ macro_rules! foreign_kind {
 }
 
 foreign_kind!(VirtualMachine, kube::core::NamespaceResourceScope, "kubevirt.io", "v1", "virtualmachines");
-foreign_kind!(VirtualMachineInstance, kube::core::NamespaceResourceScope, "kubevirt.io", "v1", "virtualmachineinstances");
+foreign_kind!(
+    VirtualMachineInstance,
+    kube::core::NamespaceResourceScope,
+    "kubevirt.io",
+    "v1",
+    "virtualmachineinstances"
+);
 foreign_kind!(Node, kube::core::ClusterResourceScope, "", "v1", "nodes");
 foreign_kind!(Namespace, kube::core::ClusterResourceScope, "", "v1", "namespaces");
 
@@ -186,7 +192,8 @@ mod tests {
         let event = format!(r#"{{"type":"ADDED","object":{VM}}}"#);
         let event: kube::core::WatchEvent<VirtualMachine> = serde_json::from_str(&event).unwrap();
         assert!(matches!(event, kube::core::WatchEvent::Added(vm) if vm.spec.get().contains("Halted")));
-        let list = format!(r#"{{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineList","metadata":{{}},"items":[{VM}]}}"#);
+        let list =
+            format!(r#"{{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineList","metadata":{{}},"items":[{VM}]}}"#);
         let list: kube::core::ObjectList<VirtualMachine> = serde_json::from_str(&list).unwrap();
         assert_eq!(list.items.len(), 1);
     }

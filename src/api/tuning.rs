@@ -28,11 +28,7 @@ pub const DEFAULT_PROFILE: &str = "migration-safe";
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.apply.mode"),
     printcolumn(name = "VMs", type_ = "integer", json_path = ".status.matched"),
     printcolumn(name = "Tuned", type_ = "integer", json_path = ".status.tuned"),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
-    ),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -59,11 +55,7 @@ pub struct WindowsTuningSpec {
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.apply.mode"),
     printcolumn(name = "VMs", type_ = "integer", json_path = ".status.matched"),
     printcolumn(name = "Tuned", type_ = "integer", json_path = ".status.tuned"),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
-    ),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -130,9 +122,8 @@ impl Tuning {
     pub fn not_acted_on(&self) -> Option<&'static str> {
         let apply = &self.apply;
         let disks = self.disks.clone().unwrap_or_default();
-        let on = |e: Enlightenment| {
-            self.overrides.as_ref().and_then(|o| o.hyperv.get(&e)).is_some_and(|s| *s == Switch::On)
-        };
+        let on =
+            |e: Enlightenment| self.overrides.as_ref().and_then(|o| o.hyperv.get(&e)).is_some_and(|s| *s == Switch::On);
         [
             (
                 !matches!(apply.mode, Mode::Propose | Mode::WhenStopped),
@@ -149,7 +140,9 @@ impl Tuning {
             (disks.guest_exec == Some(true), "disks.guestExec is not acted on by this release; leave it out"),
             (disks.guest_changes == Some(true), "disks.guestChanges is not acted on by this release; leave it out"),
             (
-                [Enlightenment::Frequencies, Enlightenment::Reenlightenment, Enlightenment::Tlbflush].into_iter().any(on),
+                [Enlightenment::Frequencies, Enlightenment::Reenlightenment, Enlightenment::Tlbflush]
+                    .into_iter()
+                    .any(on),
                 "overrides.hyperv: frequencies, reenlightenment and tlbflush can be set to Disabled or Leave only",
             ),
         ]

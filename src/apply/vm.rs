@@ -76,12 +76,15 @@ pub async fn write(client: &Client, writer: &Writer, change: Change<'_>) -> Resu
         request = patch::apply_patch(vm, change, &applied);
         answer = answered(send(client, writer, Target::VmDryRun, vm, &request).await?)?;
     }
-    if let Some(entry) = change.entries.iter().find(|e| json::at(answer.domain(), &e.at) != json::at(&change.domain, &e.at)) {
+    if let Some(entry) =
+        change.entries.iter().find(|e| json::at(answer.domain(), &e.at) != json::at(&change.domain, &e.at))
+    {
         return Err(ApplyError::Dropped(entry.at.trim_start_matches('/').replace('/', ".")));
     }
     let beside = beside(vm, change, &applied, &answer);
     let record = record::ensure(client, writer, vm, record).await?;
-    let record = record::update(client, writer, record, RecordStatus { applied: Some(applied.clone()), ..announce }).await?;
+    let record =
+        record::update(client, writer, record, RecordStatus { applied: Some(applied.clone()), ..announce }).await?;
     let object = send(client, writer, Target::Vm, vm, &request).await?;
     applied.state = AppliedState::Written;
     Ok(Written { object, record, applied, beside })
@@ -91,7 +94,13 @@ pub async fn write(client: &Client, writer: &Writer, change: Change<'_>) -> Resu
 ///
 /// # Errors
 /// When the cluster refuses, when something changed meanwhile, or when there is no answer.
-pub async fn restore(client: &Client, writer: &Writer, vm: &Vm, undo: &patch::Undo, applied: &Applied) -> Result<Value, WriteError> {
+pub async fn restore(
+    client: &Client,
+    writer: &Writer,
+    vm: &Vm,
+    undo: &patch::Undo,
+    applied: &Applied,
+) -> Result<Value, WriteError> {
     let request = patch::undo_patch(vm, undo, applied);
     send(client, writer, Target::VmDryRun, vm, &request).await?;
     send(client, writer, Target::Vm, vm, &request).await
@@ -119,8 +128,7 @@ fn beside(vm: &Vm, change: &patch::Change, applied: &Applied, answer: &Vm) -> Ve
     if let Some(domain) = expected.spec.pointer_mut("/template/spec/domain") {
         *domain = change.domain.clone();
     }
-    let ours = |path: &String| {
-        applied.entries.iter().any(|e| *path == format!("{}{}", crate::plan::facts::DOMAIN, e.at))
-    };
+    let ours =
+        |path: &String| applied.entries.iter().any(|e| *path == format!("{}{}", crate::plan::facts::DOMAIN, e.at));
     patch::beyond(&expected, answer).into_iter().filter(|path| !ours(path)).collect()
 }

@@ -125,7 +125,11 @@ impl Writer {
     ///
     /// # Errors
     /// One of [`WriteError`]; each is counted.
-    pub async fn write<T>(&self, target: Target, write: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
+    pub async fn write<T>(
+        &self,
+        target: Target,
+        write: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, WriteError> {
         let result = self.gated(write).await;
         self.metrics.write(target.label(), result.as_ref().map_or_else(WriteError::label, |_| "ok"));
         result

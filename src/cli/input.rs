@@ -120,7 +120,9 @@ pub(super) fn policy(path: &Path) -> Result<PolicyView, InputError> {
     let api_version = json::text(&object, "/apiVersion").unwrap_or_default();
     let kind = json::text(&object, "/kind").unwrap_or_default();
     if api_version != "wintune.dev/v1alpha1" {
-        return Err(fault(format!("expected a policy of wintune.dev/v1alpha1, found kind {kind:?} of apiVersion {api_version:?}")));
+        return Err(fault(format!(
+            "expected a policy of wintune.dev/v1alpha1, found kind {kind:?} of apiVersion {api_version:?}"
+        )));
     }
     let spec = object.get("spec").cloned().unwrap_or(Value::Null);
     let policy = match kind {
@@ -131,7 +133,14 @@ pub(super) fn policy(path: &Path) -> Result<PolicyView, InputError> {
         "ClusterWindowsTuning" => {
             let typed: ClusterWindowsTuningSpec = strict(&spec).map_err(fault)?;
             let namespaces = typed.namespace_selector.as_ref();
-            index::policy_view(PolicyKind::ClusterWindowsTuning, &object, &typed.selector, namespaces, typed.limits, typed.tuning)
+            index::policy_view(
+                PolicyKind::ClusterWindowsTuning,
+                &object,
+                &typed.selector,
+                namespaces,
+                typed.limits,
+                typed.tuning,
+            )
         }
         _ => return Err(fault(format!("expected a WindowsTuning or ClusterWindowsTuning, found kind {kind:?}"))),
     };
@@ -143,7 +152,8 @@ pub(super) fn policy(path: &Path) -> Result<PolicyView, InputError> {
 
 /// Parses a spec and refuses fields that it does not have, as the API server would.
 fn strict<T: serde::de::DeserializeOwned + serde::Serialize>(spec: &Value) -> Result<T, String> {
-    let typed: T = T::deserialize(spec.clone().into_deserializer()).map_err(|e: serde_json::Error| format!("spec: {e}"))?;
+    let typed: T =
+        T::deserialize(spec.clone().into_deserializer()).map_err(|e: serde_json::Error| format!("spec: {e}"))?;
     let known = serde_json::to_value(&typed).map_err(|e| e.to_string())?;
     match unknown(spec, &known, "spec") {
         Some(field) => Err(format!("{field} is not a field of this kind")),
@@ -156,7 +166,9 @@ fn unknown(given: &Value, known: &Value, path: &str) -> Option<String> {
     let given = given.as_object()?;
     given.iter().find_map(|(key, value)| {
         let path = format!("{path}.{key}");
-        let empty = value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty) || value == &Value::Array(Vec::new());
+        let empty = value.is_null()
+            || value.as_object().is_some_and(serde_json::Map::is_empty)
+            || value == &Value::Array(Vec::new());
         match known.get(key) {
             Some(known) => unknown(value, known, &path),
             None if empty && path.ends_with("Selector") => None,
@@ -180,7 +192,8 @@ fn documents(path: &Path, expected: &'static str) -> Result<Vec<(String, Value)>
         let is_list = json::text(&object, "/kind").is_some_and(|k| k.ends_with("List"));
         match object.get("items").and_then(Value::as_array) {
             Some(items) if is_list => {
-                documents.extend(items.iter().enumerate().map(|(i, o)| (format!("{number} item {}", i + 1), o.clone())));
+                documents
+                    .extend(items.iter().enumerate().map(|(i, o)| (format!("{number} item {}", i + 1), o.clone())));
             }
             _ => documents.push((number, object)),
         }

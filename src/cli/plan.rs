@@ -54,7 +54,8 @@ pub(super) fn plan_all(args: &ManifestArgs) -> Result<Outcome, CliError> {
                 ..Wanted::default()
             }),
             Some(view) => {
-                let policies = Policies { namespaced: vec![Policy::Readable(Box::new(view.clone()))], ..Policies::default() };
+                let policies =
+                    Policies { namespaced: vec![Policy::Readable(Box::new(view.clone()))], ..Policies::default() };
                 let marks = Marks { labels: &manifest.vm.labels, annotations: &manifest.vm.annotations };
                 match decide(marks, &policies) {
                     Consent::Given(given) => Some(given.wanted),

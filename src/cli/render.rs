@@ -41,7 +41,8 @@ fn to_yaml(value: &impl Serialize) -> Result<String, CliError> {
 }
 
 pub(super) fn patch(planned: &Planned) -> Result<String, CliError> {
-    let patch = planned.plan.as_ref().map(|p| patch::settings_patch(&planned.manifest.vm, &p.change)).unwrap_or_default();
+    let patch =
+        planned.plan.as_ref().map(|p| patch::settings_patch(&planned.manifest.vm, &p.change)).unwrap_or_default();
     let text = serde_json::to_string(&patch).map_err(|e| CliError::Print(e.to_string()))?;
     Ok(text + "\n")
 }
@@ -131,7 +132,8 @@ pub(super) fn notes(text: &mut String, plan: &Plan) {
         let _ = writeln!(text, "  assumed: {assumption}");
     }
     if plan.has_changes() {
-        let _ = writeln!(text, "  takes effect when the VM is stopped and started; a reboot inside Windows is not enough");
+        let _ =
+            writeln!(text, "  takes effect when the VM is stopped and started; a reboot inside Windows is not enough");
     }
 }
 

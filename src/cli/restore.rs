@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
-use kube::api::{Api, Patch as KubePatch, PatchParams};
 use kube::Client;
+use kube::api::{Api, Patch as KubePatch, PatchParams};
 use serde_json::{Value, json};
 
 use super::{CliError, print, runtime};
@@ -143,7 +143,10 @@ fn opt_out(request: &mut json_patch::Patch, vm: &Vm) {
     let mut add = |path: PointerBuf, value: Value| request.0.push(PatchOperation::Add(AddOperation { path, value }));
     if vm.has_annotations {
         add(PointerBuf::from_tokens(["metadata", "annotations", annotation::TUNE]), json!("false"));
-        add(PointerBuf::from_tokens(["metadata", "annotations", annotation::REASON]), json!("restored by wintune restore"));
+        add(
+            PointerBuf::from_tokens(["metadata", "annotations", annotation::REASON]),
+            json!("restored by wintune restore"),
+        );
     } else {
         let both = json!({annotation::TUNE: "false", annotation::REASON: "restored by wintune restore"});
         add(PointerBuf::from_tokens(["metadata", "annotations"]), both);

@@ -50,8 +50,16 @@ impl Metrics {
         }
         Self {
             reconciles: counter("wintune_reconciles_total", "Looks at a VM by what came of them", &["outcome"]),
-            writes: counter("wintune_writes_total", "Writes by what was written and the answer", &["target", "outcome"]),
-            missing: gauge("wintune_crd_missing", "1 while a kind that the operator needs is not served", &["resource"]),
+            writes: counter(
+                "wintune_writes_total",
+                "Writes by what was written and the answer",
+                &["target", "outcome"],
+            ),
+            missing: gauge(
+                "wintune_crd_missing",
+                "1 while a kind that the operator needs is not served",
+                &["resource"],
+            ),
             phases: gauge("wintune_vms", "Records by phase", &["phase"]),
             seconds,
             leader,

@@ -15,16 +15,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, TryStreamExt};
+use kube::Client;
 use kube::runtime::controller::{Config, applier};
 use kube::runtime::reflector::ObjectRef;
-use kube::Client;
 use tokio::sync::watch;
 
 use crate::api::kubevirt::VirtualMachine;
 use crate::apply::events::Events;
 use crate::apply::writer::Writer;
-use crate::observe::watches::{self, Stores, Watches};
 use crate::observe::served;
+use crate::observe::watches::{self, Stores, Watches};
 use metrics::Metrics;
 use reconcile::Context;
 

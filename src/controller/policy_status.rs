@@ -69,10 +69,8 @@ struct Tally {
 /// Counts by the policies' UIDs, and losers by kind, namespace and name.
 fn tally(stores: &Stores, records: &[TunedVirtualMachine]) -> BTreeMap<String, Tally> {
     let mut tally: BTreeMap<String, Tally> = BTreeMap::new();
-    let phases: BTreeMap<(String, String), Phase> = records
-        .iter()
-        .filter_map(|r| Some(((r.namespace()?, r.name_any()), r.status.as_ref()?.phase)))
-        .collect();
+    let phases: BTreeMap<(String, String), Phase> =
+        records.iter().filter_map(|r| Some(((r.namespace()?, r.name_any()), r.status.as_ref()?.phase))).collect();
     for (vm, consent) in stores.decisions() {
         let namespace = vm.namespace().unwrap_or_default();
         let Some(phase) = phases.get(&(namespace.clone(), vm.name_any())) else { continue };
@@ -157,8 +155,13 @@ fn status<K: Resource<DynamicType = ()>>(
     (Some(&status) != before).then_some(status)
 }
 
-async fn write<K>(api: &Api<K>, writer: &Writer, object: &K, status: Option<TuningStatus>, set: fn(&mut K, TuningStatus))
-where
+async fn write<K>(
+    api: &Api<K>,
+    writer: &Writer,
+    object: &K,
+    status: Option<TuningStatus>,
+    set: fn(&mut K, TuningStatus),
+) where
     K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
 {
     let Some(status) = status else { return };

@@ -94,9 +94,8 @@ pub(super) fn on_error(vm: Arc<VirtualMachine>, error: &ReconcileError, context:
     let uid = vm.uid().unwrap_or_default();
     match error {
         // Somebody else wrote first: the watch brings the new object, read and plan again at once.
-        ReconcileError::Write(WriteError::Changed(_)) | ReconcileError::Apply(ApplyError::Write(WriteError::Changed(_))) => {
-            Action::requeue(CATCH_UP)
-        }
+        ReconcileError::Write(WriteError::Changed(_))
+        | ReconcileError::Apply(ApplyError::Write(WriteError::Changed(_))) => Action::requeue(CATCH_UP),
         ReconcileError::Write(WriteError::Gone(_) | WriteError::NotLeader)
         | ReconcileError::Apply(ApplyError::Write(WriteError::Gone(_) | WriteError::NotLeader)) => {
             context.failures.forget(&uid);
@@ -204,9 +203,11 @@ async fn record_next(decided: &Decided, next: &Next, context: &Context) -> Resul
     let vm = &decided.snapshot.facts.vm;
     let before = decided.snapshot.status();
     let news = before.is_none_or(|b| b.phase != next.phase || b.next != status.next);
-    let forged = decided.preimage.fault.clone().filter(|_| {
-        before.is_none_or(|b| !b.conditions.iter().any(|c| c.reason == reason::APPLIED_FORGED))
-    });
+    let forged = decided
+        .preimage
+        .fault
+        .clone()
+        .filter(|_| before.is_none_or(|b| !b.conditions.iter().any(|c| c.reason == reason::APPLIED_FORGED)));
     let known = decided.snapshot.record.clone();
     let record = record::ensure(&context.client, &context.writer, vm, known).await?;
     let record = record::update(&context.client, &context.writer, record, status).await?;
@@ -235,16 +236,22 @@ async fn write(decided: Decided, context: &Context) -> Result<(), ReconcileError
         announce: status::status(&input(&decided), &announce, Timestamp::now()),
         record: decided.snapshot.record.clone(),
     };
-    let Written { object, record, applied, beside } = match vm_writer::write(&context.client, &context.writer, change).await {
-        Ok(written) => written,
-        Err(error @ (ApplyError::Write(WriteError::Refused(_)) | ApplyError::Dropped(_))) => {
-            let next = Next { phase: Phase::Refused, reason: reason::CLUSTER_REFUSED, next: format!("the cluster refused: {error}") };
-            record_next(&decided, &next, context).await?;
-            return Ok(());
-        }
-        Err(error) => return Err(ReconcileError::Apply(error)),
-    };
-    let fields: Vec<String> = plan.change.entries.iter().map(|e| e.at.trim_start_matches('/').replace('/', ".")).collect();
+    let Written { object, record, applied, beside } =
+        match vm_writer::write(&context.client, &context.writer, change).await {
+            Ok(written) => written,
+            Err(error @ (ApplyError::Write(WriteError::Refused(_)) | ApplyError::Dropped(_))) => {
+                let next = Next {
+                    phase: Phase::Refused,
+                    reason: reason::CLUSTER_REFUSED,
+                    next: format!("the cluster refused: {error}"),
+                };
+                record_next(&decided, &next, context).await?;
+                return Ok(());
+            }
+            Err(error) => return Err(ReconcileError::Apply(error)),
+        };
+    let fields: Vec<String> =
+        plan.change.entries.iter().map(|e| e.at.trim_start_matches('/').replace('/', ".")).collect();
     let mut note = format!("wrote {} settings of profile {}: {}", fields.len(), plan.profile, fields.join(", "));
     if !beside.is_empty() {
         note += &format!("; the cluster's own webhooks also changed {}", beside.join(", "));
@@ -259,7 +266,11 @@ async fn restore(decided: Decided, context: &Context) -> Result<(), ReconcileErr
     let vm = &decided.snapshot.facts.vm;
     let Some(applied) = &decided.preimage.applied else { return Ok(()) };
     if let Err(error) = patch::check(applied, vm.uid.as_deref().unwrap_or_default()) {
-        let next = Next { phase: Phase::NeedsHuman, reason: reason::NEEDS_HUMAN, next: format!("the pre-image is refused: {error}") };
+        let next = Next {
+            phase: Phase::NeedsHuman,
+            reason: reason::NEEDS_HUMAN,
+            next: format!("the pre-image is refused: {error}"),
+        };
         record_next(&decided, &next, context).await?;
         return Ok(());
     }

@@ -90,7 +90,14 @@ pub fn cluster(policy: &DeserializeGuard<ClusterWindowsTuning>) -> Policy {
         Ok(p) => {
             let namespaces = p.spec.namespace_selector.as_ref();
             let limits = p.spec.limits.clone();
-            view(PolicyKind::ClusterWindowsTuning, &p.metadata, &p.spec.selector, namespaces, limits, p.spec.tuning.clone())
+            view(
+                PolicyKind::ClusterWindowsTuning,
+                &p.metadata,
+                &p.spec.selector,
+                namespaces,
+                limits,
+                p.spec.tuning.clone(),
+            )
         }
         Err(invalid) => unreadable(PolicyKind::ClusterWindowsTuning, invalid),
     }
@@ -114,7 +121,8 @@ impl PolicyIndex {
         tunings: &Store<DeserializeGuard<WindowsTuning>>,
         cluster_tunings: &Store<DeserializeGuard<ClusterWindowsTuning>>,
     ) -> Self {
-        let mut index = Self { cluster: cluster_tunings.state().iter().map(|p| cluster(p)).collect(), ..Self::default() };
+        let mut index =
+            Self { cluster: cluster_tunings.state().iter().map(|p| cluster(p)).collect(), ..Self::default() };
         for policy in tunings.state() {
             let namespace = policy.meta().namespace.clone().unwrap_or_default();
             index.namespaced.entry(namespace).or_default().push(namespaced(&policy));

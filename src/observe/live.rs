@@ -82,7 +82,10 @@ pub async fn withdrawal(client: &Client, policy: &PolicyRef, namespace: &str) ->
         PolicyKind::Annotation => return Withdrawal::Observed,
         PolicyKind::WindowsTuning => {
             let api: Api<WindowsTuning> = Api::namespaced(client.clone(), namespace);
-            (definition::<WindowsTuning>(client).await, bounded("WindowsTuning", api.get_metadata_opt(&policy.name)).await.map(uid))
+            (
+                definition::<WindowsTuning>(client).await,
+                bounded("WindowsTuning", api.get_metadata_opt(&policy.name)).await.map(uid),
+            )
         }
         PolicyKind::ClusterWindowsTuning => {
             let api: Api<ClusterWindowsTuning> = Api::all(client.clone());

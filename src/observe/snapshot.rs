@@ -77,7 +77,9 @@ impl Stores {
         let mut consent = self.consent(&vm.namespace, Marks { labels: &vm.labels, annotations: &vm.annotations });
         let found = self.records.get(&ObjectRef::new(&vm.name).within(&vm.namespace));
         let (record, stale_record) = match found.as_deref() {
-            Some(DeserializeGuard(Ok(record))) if Some(&record.spec.vm_uid) == vm.uid.as_ref() => (Some(record.clone()), false),
+            Some(DeserializeGuard(Ok(record))) if Some(&record.spec.vm_uid) == vm.uid.as_ref() => {
+                (Some(record.clone()), false)
+            }
             Some(DeserializeGuard(Ok(_))) => (None, true),
             Some(DeserializeGuard(Err(invalid))) => {
                 consent = Consent::Frozen { why: format!("the record cannot be read: {}", invalid.error) };

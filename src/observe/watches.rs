@@ -127,10 +127,11 @@ impl Stores {
 
     /// Returns whether the nodes differ from before in a way that a plan can see.
     fn rebuild_pool(&self) -> bool {
-        let views = self.nodes.state().into_iter().map(|n| NodeView {
-            name: n.name_any(),
-            labels: n.metadata.labels.clone().unwrap_or_default(),
-        });
+        let views = self
+            .nodes
+            .state()
+            .into_iter()
+            .map(|n| NodeView { name: n.name_any(), labels: n.metadata.labels.clone().unwrap_or_default() });
         let pool = Arc::new(NodePool::new(views));
         let changed = *pool != *self.pool();
         match self.pool.write() {
@@ -193,7 +194,13 @@ pub fn start(client: &Client) -> Watches {
 type Concerns = fn(&Sender, &Stores, Option<&str>, &str);
 
 /// Fills one store and tells the queue.
-fn drive<K>(api: Api<K>, writer: reflector::store::Writer<K>, sender: &Sender, stores: &Arc<Stores>, concerns: Concerns) -> BoxFuture<'static, ()>
+fn drive<K>(
+    api: Api<K>,
+    writer: reflector::store::Writer<K>,
+    sender: &Sender,
+    stores: &Arc<Stores>,
+    concerns: Concerns,
+) -> BoxFuture<'static, ()>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Default + Eq + Hash + Clone + Send + Sync + Unpin,
@@ -214,7 +221,9 @@ where
                     sender.all(&stores, None);
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(kind = %K::kind(&K::DynamicType::default()), %error, "watch failed, trying again"),
+                Err(error) => {
+                    tracing::warn!(kind = %K::kind(&K::DynamicType::default()), %error, "watch failed, trying again")
+                }
             }
         }
     }

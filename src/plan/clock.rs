@@ -69,8 +69,9 @@ fn timer(domain: &Value, field: ClockField, value: &ClockValue) -> Setting {
     let Some(wanted) = value.value.get("tickPolicy") else { return setting.outcome(Outcome::Satisfied) };
     match current.and_then(|c| json::at(c, "/tickPolicy")) {
         Some(has) if has == wanted => setting.outcome(Outcome::Satisfied),
-        Some(has) => setting
-            .outcome(Outcome::Kept { why: format!("its owner chose tickPolicy {has}; change it in the VM") }),
+        Some(has) => {
+            setting.outcome(Outcome::Kept { why: format!("its owner chose tickPolicy {has}; change it in the VM") })
+        }
         None => {
             let pointer = format!("{}/tickPolicy", field.pointer());
             Setting::new(pointer, None, wanted.clone(), &value.reason, &value.source).outcome(Outcome::Write)

@@ -187,7 +187,8 @@ fn given(
 ) -> Consent {
     for (name, limit) in limits {
         if limit.profiles.as_ref().is_some_and(|p| !p.contains(&wanted.profile)) {
-            narrowed.push(format!("ClusterWindowsTuning {name} does not allow profile {}: proposed only", wanted.profile));
+            narrowed
+                .push(format!("ClusterWindowsTuning {name} does not allow profile {}: proposed only", wanted.profile));
             mode = Mode::Propose;
         }
         if mode != Mode::Propose && limit.modes.as_ref().is_some_and(|m| !m.contains(&mode)) {
@@ -290,7 +291,11 @@ mod tests {
     #[test]
     fn the_highest_priority_wins_and_among_equals_the_oldest() {
         let policies = Policies {
-            namespaced: vec![readable(policy("young", 5, 20)), readable(policy("old", 5, 10)), readable(policy("low", 1, 1))],
+            namespaced: vec![
+                readable(policy("young", 5, 20)),
+                readable(policy("old", 5, 10)),
+                readable(policy("low", 1, 1)),
+            ],
             ..Policies::default()
         };
         let consent = decide(&[], &policies);
@@ -301,7 +306,8 @@ mod tests {
     #[test]
     fn an_opt_out_wins_over_everything_and_an_annotation_over_policies() {
         let policies = Policies { namespaced: vec![readable(policy("a", 5, 1))], ..Policies::default() };
-        let out = [("wintune.dev/tune", "false"), ("wintune.dev/reason", "vendor says no"), ("wintune.dev/profile", "x")];
+        let out =
+            [("wintune.dev/tune", "false"), ("wintune.dev/reason", "vendor says no"), ("wintune.dev/profile", "x")];
         assert_eq!(decide(&out, &policies), Consent::OptedOut { reason: Some("vendor says no".to_owned()) });
         let ask = decide(&[("wintune.dev/tune", "true")], &policies);
         assert_eq!(winner(&ask).by.kind, PolicyKind::Annotation);
@@ -312,7 +318,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_freezes() {
-        let unreadable = || Policy::Unreadable { kind: PolicyKind::WindowsTuning, name: "b".to_owned(), why: "bad mode".to_owned() };
+        let unreadable =
+            || Policy::Unreadable { kind: PolicyKind::WindowsTuning, name: "b".to_owned(), why: "bad mode".to_owned() };
         let policies = Policies { namespaced: vec![readable(policy("a", 5, 1)), unreadable()], ..Policies::default() };
         assert!(matches!(decide(&[], &policies), Consent::Frozen { .. }));
         let policies = Policies { cluster: vec![unreadable()], ..Policies::default() };
@@ -327,7 +334,11 @@ mod tests {
             cluster.kind = PolicyKind::ClusterWindowsTuning;
             cluster.limits = Some(limits);
             cluster.selector = Selector::from_iter([kube::core::Expression::Equal("never".to_owned(), "x".to_owned())]);
-            Policies { namespaced: vec![readable(policy("a", 5, 1))], cluster: vec![readable(cluster)], ..Policies::default() }
+            Policies {
+                namespaced: vec![readable(policy("a", 5, 1))],
+                cluster: vec![readable(cluster)],
+                ..Policies::default()
+            }
         };
         let modes = limit(Limits { modes: Some(vec![Mode::Propose]), ..Limits::default() });
         let consent = decide(&[], &modes);
@@ -345,7 +356,8 @@ mod tests {
     #[test]
     fn a_cluster_policy_comes_last_and_by_namespace() {
         let mut cluster = policy("all", 100, 1);
-        cluster.namespace_selector = Selector::from_iter([kube::core::Expression::Equal("team".to_owned(), "db".to_owned())]);
+        cluster.namespace_selector =
+            Selector::from_iter([kube::core::Expression::Equal("team".to_owned(), "db".to_owned())]);
         let policies = Policies { cluster: vec![readable(cluster)], ..Policies::default() };
         assert_eq!(decide(&[], &policies), Consent::None);
         let policies = Policies { namespace_labels: [("team".to_owned(), "db".to_owned())].into(), ..policies };

@@ -184,10 +184,9 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
             .filter(|name| json::matches(&rule.value, name))
             .map(|name| format!("volume {}", printable(name)))
             .collect(),
-        Place::Guest => one(
-            facts.guest_os.as_deref() == Some(WINDOWS_ID),
-            "the guest agent of the running instance says mswindows",
-        ),
+        Place::Guest => {
+            one(facts.guest_os.as_deref() == Some(WINDOWS_ID), "the guest agent of the running instance says mswindows")
+        }
         Place::Consent => one(facts.consent_by_annotation, "an administrator's annotation asks for this VM"),
         Place::Hyperv => {
             let on = json::at(domain, "/features/hyperv")

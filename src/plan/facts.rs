@@ -132,7 +132,10 @@ impl Vm {
         for (pointer, field) in [
             ("/template/spec/domain/features", "spec.template.spec.domain.features"),
             ("/template/spec/domain/features/hyperv", "spec.template.spec.domain.features.hyperv"),
-            ("/template/spec/domain/features/hyperv/synictimer", "spec.template.spec.domain.features.hyperv.synictimer"),
+            (
+                "/template/spec/domain/features/hyperv/synictimer",
+                "spec.template.spec.domain.features.hyperv.synictimer",
+            ),
             ("/template/spec/domain/clock", "spec.template.spec.domain.clock"),
             ("/template/spec/domain/clock/timer", "spec.template.spec.domain.clock.timer"),
         ] {
@@ -221,9 +224,8 @@ impl NodePool {
         match selector {
             None => Eligible { count: self.nodes.len(), features: self.common.clone() },
             Some(selector) => {
-                let fits = |n: &&NodeView| {
-                    selector.iter().all(|(k, v)| n.labels.get(k).map(String::as_str) == v.as_str())
-                };
+                let fits =
+                    |n: &&NodeView| selector.iter().all(|(k, v)| n.labels.get(k).map(String::as_str) == v.as_str());
                 Eligible {
                     count: self.nodes.iter().filter(fits).count(),
                     features: Self::common_of(self.nodes.iter().filter(fits)),

@@ -58,7 +58,10 @@ pub(super) fn plan(
             (Switch::On, State::Off) if override_.is_none() => {
                 refused.insert(known.name, "off by its owner");
                 settings.push(setting(on_value(known, value)).outcome(Outcome::Kept {
-                    why: format!("its owner set enabled: false; to change it, set overrides.hyperv.{}: Enabled in a policy", name(known)),
+                    why: format!(
+                        "its owner set enabled: false; to change it, set overrides.hyperv.{}: Enabled in a policy",
+                        name(known)
+                    ),
                 }));
             }
             (Switch::On, before) => {
@@ -143,7 +146,10 @@ pub(super) fn node_has(facts: &Facts, feature: &str) -> Result<(), Outcome> {
     if !eligible.features.contains(feature) {
         return Err(Outcome::Refused {
             rule: "node-lacks-feature",
-            why: format!("not every one of the {} eligible nodes carries hyperv.node.kubevirt.io/{feature}", eligible.count),
+            why: format!(
+                "not every one of the {} eligible nodes carries hyperv.node.kubevirt.io/{feature}",
+                eligible.count
+            ),
             unblock: "keep the VM off such nodes with a nodeSelector, or upgrade their kernel".to_owned(),
         });
     }

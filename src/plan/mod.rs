@@ -99,9 +99,9 @@ impl Plan {
     pub fn digest(&self) -> String {
         let text = serde_json::to_string(&(&self.profile, &self.change.entries)).unwrap_or_default();
         // FNV-1a, which never changes; nobody gains from forging a digest that only says "same plan as before".
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = text
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
         format!("{hash:016x}")
     }
 }
@@ -259,7 +259,11 @@ fn findings(facts: &Facts, detection: &Detection) -> Result<Vec<Finding>, DataEr
             found.push(Finding {
                 id: "misplaced-field",
                 severity: Severity::Warning,
-                text: format!("{} is not part of the API and is dropped; it belongs at {}", name(&field.at), name(&field.belongs)),
+                text: format!(
+                    "{} is not part of the API and is dropped; it belongs at {}",
+                    name(&field.at),
+                    name(&field.belongs)
+                ),
                 source: field.source.clone(),
             });
         }

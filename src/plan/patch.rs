@@ -175,7 +175,12 @@ pub fn merge(earlier: Option<&Applied>, vm_uid: &str, change: &Change) -> Applie
         created.extend(earlier.created.iter().cloned());
     }
     entries.sort_by(|a, b| a.at.cmp(&b.at));
-    Applied { vm_uid: vm_uid.to_owned(), state: AppliedState::Announced, entries, created: created.into_iter().collect() }
+    Applied {
+        vm_uid: vm_uid.to_owned(),
+        state: AppliedState::Announced,
+        entries,
+        created: created.into_iter().collect(),
+    }
 }
 
 /// What a cluster's own webhooks put beside our values into an object that we created. It leaves with the object.

@@ -36,7 +36,8 @@ pub fn violations(vm: &Vm, domain: &Value) -> Vec<Violation> {
     cpu(domain, &mut add);
     firmware_and_devices(domain, &mut add);
     // An instancetype gives the memory where there is one.
-    let memory = ["/memory/guest", "/memory/hugepages/pageSize", "/resources/requests/memory", "/resources/limits/memory"];
+    let memory =
+        ["/memory/guest", "/memory/hugepages/pageSize", "/resources/requests/memory", "/resources/limits/memory"];
     if json::at(&vm.spec, "/instancetype").is_none() && memory.iter().all(|p| json::at(domain, p).is_none()) {
         add("no memory is asked for: set domain.memory.guest".to_owned(), ADMITTER);
     }
@@ -64,15 +65,18 @@ fn run_strategy(vm: &Vm, add: Add<'_>) {
 
 fn hyperv(domain: &Value, add: Add<'_>) {
     // Feature and what it requires; KubeVirt adds a missing one and refuses one that is explicitly off.
-    const REQUIRES: [(&str, &str); 5] =
-        [("evmcs", "vapic"), ("ipi", "vpindex"), ("tlbflush", "vpindex"), ("synictimer", "synic"), ("synic", "vpindex")];
+    const REQUIRES: [(&str, &str); 5] = [
+        ("evmcs", "vapic"),
+        ("ipi", "vpindex"),
+        ("tlbflush", "vpindex"),
+        ("synictimer", "synic"),
+        ("synic", "vpindex"),
+    ];
     let features = json::at(domain, "/features/hyperv");
     if let Some(features) = features {
         let state = |name: &str| json::state(features.get(name), "enabled");
         // Turning synictimer on turns synic on, and that vpindex.
-        let on = |name: &str| {
-            state(name) == State::On || (name == "synic" && state("synictimer") == State::On)
-        };
+        let on = |name: &str| state(name) == State::On || (name == "synic" && state("synictimer") == State::On);
         for (feature, requirement) in REQUIRES {
             if on(feature) && state(requirement) == State::Off {
                 add(format!("hyperv.{feature} requires hyperv.{requirement}, which is off"), HYPERV);
@@ -156,7 +160,10 @@ fn iothreads(domain: &Value, add: Add<'_>) {
         Some("supplementalPool") => {
             let count = json::at(domain, "/ioThreads/supplementalPoolThreadCount").and_then(Value::as_u64);
             if count.unwrap_or(0) == 0 {
-                add("ioThreadsPolicy supplementalPool needs ioThreads.supplementalPoolThreadCount".to_owned(), ADMITTER);
+                add(
+                    "ioThreadsPolicy supplementalPool needs ioThreads.supplementalPoolThreadCount".to_owned(),
+                    ADMITTER,
+                );
             }
         }
         Some(unknown) => add(format!("ioThreadsPolicy {unknown:?} is not known"), ADMITTER),
@@ -248,8 +255,15 @@ mod tests {
     /// Refusals of the real KubeVirt that this copy leaves to the cluster's dry run, each because no setting of ours
     /// touches the field and the rule needs arithmetic on quantities or the cluster's configuration.
     const LEFT_TO_THE_DRY_RUN: [&str; 9] = [
-        "cpu-dedicated-requests-ne-limits", "cpu-dedicated-fraction", "cpu-limits-lt-requests", "mem-hugepages-bogus",
-        "mem-hugepages-not-multiple", "arch-arm64-hyperv", "rebootpolicy-bogus", "hooksidecar-gate-off", "hooksidecar-bad-json",
+        "cpu-dedicated-requests-ne-limits",
+        "cpu-dedicated-fraction",
+        "cpu-limits-lt-requests",
+        "mem-hugepages-bogus",
+        "mem-hugepages-not-multiple",
+        "arch-arm64-hyperv",
+        "rebootpolicy-bogus",
+        "hooksidecar-gate-off",
+        "hooksidecar-bad-json",
     ];
     const LAUNCH_SECURITY: &str = "launchsecurity-sev";
 

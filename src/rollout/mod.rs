@@ -54,7 +54,9 @@ pub fn run(vm: &Vm, instance: &Instance) -> Run {
     }
     match vm.run_strategy() {
         Some("Halted" | "Manual" | "RerunOnFailure") => Run::Stopped,
-        Some("Always") => busy("run strategy Always starts the VM again at once; set it to Halted, and the plan is written"),
+        Some("Always") => {
+            busy("run strategy Always starts the VM again at once; set it to Halted, and the plan is written")
+        }
         Some(other) => Run::Busy(format!("a VM with run strategy {other} is not written by this release")),
         None => busy("neither runStrategy nor running is set"),
     }
@@ -207,7 +209,8 @@ fn asked(input: &Input<'_>, given: &Given) -> Step {
         return Next::step(Phase::Proposed, reason::PROPOSED, format!("proposed only: {why}"));
     }
     if let Some(fields) = taken_back(input, given, plan) {
-        let next = format!("{fields} was taken back by another writer and is left alone; change the policy to try again");
+        let next =
+            format!("{fields} was taken back by another writer and is left alone; change the policy to try again");
         return Next::step(Phase::Refused, reason::REVERTED_BY_OTHER, next);
     }
     if let Some(words) = refused_before(input, plan) {
@@ -221,10 +224,12 @@ fn asked(input: &Input<'_>, given: &Given) -> Step {
 
 /// Nothing is left to write: tuned, or refused altogether.
 fn settled(plan: &Plan) -> Step {
-    let refusals = || plan.settings.iter().filter_map(|s| match &s.outcome {
-        Outcome::Refused { why, unblock, .. } => Some(format!("{}: {why}; {unblock}", s.field)),
-        _ => None,
-    });
+    let refusals = || {
+        plan.settings.iter().filter_map(|s| match &s.outcome {
+            Outcome::Refused { why, unblock, .. } => Some(format!("{}: {why}; {unblock}", s.field)),
+            _ => None,
+        })
+    };
     let summary = plan.summary();
     match refusals().next() {
         Some(first) if summary.satisfied == 0 => {
@@ -271,7 +276,11 @@ fn withdrawn(input: &Input<'_>) -> Step {
         return Next::step(Phase::Observed, reason::WITHDRAWN, next);
     };
     if let Some(Withdrawal::Unknown(why)) = input.withdrawal {
-        let next = format!("{} {} cannot be found, and it is not certain that it was withdrawn: {why}", kind(policy.kind), policy.name);
+        let next = format!(
+            "{} {} cannot be found, and it is not certain that it was withdrawn: {why}",
+            kind(policy.kind),
+            policy.name
+        );
         return Next::step(Phase::NeedsHuman, reason::FROZEN, next);
     }
     if nothing_written {
@@ -288,9 +297,11 @@ fn withdrawn(input: &Input<'_>) -> Step {
             Next::step(Phase::Observed, reason::WITHDRAWN, next)
         }
         (OnWithdrawal::Restore, Run::Stopped) => Step::Restore,
-        (OnWithdrawal::Restore, Run::Busy(why)) => {
-            Next::step(Phase::Waiting, reason::WAITING, format!("to be restored, since its policy was withdrawn: {why}"))
-        }
+        (OnWithdrawal::Restore, Run::Busy(why)) => Next::step(
+            Phase::Waiting,
+            reason::WAITING,
+            format!("to be restored, since its policy was withdrawn: {why}"),
+        ),
     }
 }
 

@@ -57,7 +57,9 @@ fn intact(status: &mut RecordStatus, fault: Option<&str>, generation: Option<i64
     let known = status.conditions.iter().any(|c| c.type_ == condition::APPLIED_INTACT);
     let (is, why, text) = match fault {
         Some(fault) => (false, reason::APPLIED_FORGED, fault),
-        None if known || status.applied.is_some() => (true, reason::APPLIED_INTACT, "the annotation is what wintune wrote"),
+        None if known || status.applied.is_some() => {
+            (true, reason::APPLIED_INTACT, "the annotation is what wintune wrote")
+        }
         None => return,
     };
     conditions::set(&mut status.conditions, condition::APPLIED_INTACT, is, why, text, generation, now);

@@ -58,10 +58,7 @@ impl Launch {
     pub(crate) fn write_files(&self, admin_token: &str) -> Result<()> {
         let files = [
             ("audit-policy.json", AUDIT_POLICY.to_owned()),
-            (
-                "tokens.csv",
-                format!("{admin_token},admin,admin,\"system:masters\"\n"),
-            ),
+            ("tokens.csv", format!("{admin_token},admin,admin,\"system:masters\"\n")),
         ];
         for (name, text) in files {
             let path = self.dir.join(name);
@@ -82,16 +79,10 @@ impl Launch {
         ];
         let mut etcd = Daemon::spawn("etcd", &self.etcd, &args, &self.dir.join("etcd.log"))?;
         let deadline = Instant::now() + READY_PATIENCE;
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.etcd_port))
-            .await
-            .is_err()
-        {
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.etcd_port)).await.is_err() {
             etcd.check_running()?;
             if Instant::now() > deadline {
-                bail!(
-                    "etcd took no connection within {READY_PATIENCE:?}; the end of its log:\n{}",
-                    etcd.log_tail()
-                );
+                bail!("etcd took no connection within {READY_PATIENCE:?}; the end of its log:\n{}", etcd.log_tail());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -113,14 +104,8 @@ impl Launch {
             format!("--token-auth-file={}", file("tokens.csv")?),
             "--authorization-mode=RBAC".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!(
-                "--service-account-key-file={}",
-                file("service-account.pub")?
-            ),
-            format!(
-                "--service-account-signing-key-file={}",
-                file("service-account.key")?
-            ),
+            format!("--service-account-key-file={}", file("service-account.pub")?),
+            format!("--service-account-signing-key-file={}", file("service-account.key")?),
             "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             "--allow-privileged=true".to_owned(),
             format!("--audit-policy-file={}", file("audit-policy.json")?),
@@ -135,12 +120,7 @@ impl Launch {
             format!("--proxy-client-cert-file={}", file("front-proxy.crt")?),
             format!("--proxy-client-key-file={}", file("front-proxy.key")?),
         ];
-        Daemon::spawn(
-            "kube-apiserver",
-            &self.kube_apiserver,
-            &args,
-            &self.dir.join("kube-apiserver.log"),
-        )
+        Daemon::spawn("kube-apiserver", &self.kube_apiserver, &args, &self.dir.join("kube-apiserver.log"))
     }
 }
 
@@ -148,11 +128,7 @@ impl Launch {
 ///
 /// # Errors
 /// When either process ends or time runs out, with the end of its log.
-pub(crate) async fn wait_until_ready(
-    client: &Client,
-    apiserver: &mut Daemon,
-    etcd: &mut Daemon,
-) -> Result<()> {
+pub(crate) async fn wait_until_ready(client: &Client, apiserver: &mut Daemon, etcd: &mut Daemon) -> Result<()> {
     let deadline = Instant::now() + READY_PATIENCE;
     while let Err(error) = ask_ready(client).await {
         // A port that somebody else took first shows here too: the loser of that race ends.
@@ -175,15 +151,11 @@ pub(crate) async fn stop(daemon: &mut Daemon) -> Result<()> {
 }
 
 async fn ask_ready(client: &Client) -> Result<()> {
-    tokio::time::timeout(ANSWER_PATIENCE, ask_ready_once(client))
-        .await
-        .context("ask /readyz")?
+    tokio::time::timeout(ANSWER_PATIENCE, ask_ready_once(client)).await.context("ask /readyz")?
 }
 
 async fn ask_ready_once(client: &Client) -> Result<()> {
-    client
-        .request_text(http::Request::get("/readyz").body(Vec::new())?)
-        .await?;
+    client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
     let namespaces = Api::<Namespace>::all(client.clone());
     for name in ["default", "kube-system"] {
         namespaces.get(name).await?;
@@ -192,7 +164,5 @@ async fn ask_ready_once(client: &Client) -> Result<()> {
 }
 
 fn path_text(path: &Path) -> Result<String> {
-    path.to_str()
-        .map(str::to_owned)
-        .ok_or_else(|| anyhow!("the path {} is not UTF-8", path.display()))
+    path.to_str().map(str::to_owned).ok_or_else(|| anyhow!("the path {} is not UTF-8", path.display()))
 }

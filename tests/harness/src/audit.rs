@@ -36,10 +36,7 @@ pub struct AuditEvent {
 impl AuditEvent {
     /// Whether the request asked for a dry run, which checks everything and stores nothing.
     pub fn is_dry_run(&self) -> bool {
-        let query = self
-            .request_uri
-            .split_once('?')
-            .map_or("", |(_, query)| query);
+        let query = self.request_uri.split_once('?').map_or("", |(_, query)| query);
         query.split('&').any(|pair| pair == "dryRun=All")
     }
 }
@@ -58,9 +55,7 @@ pub(crate) fn read(log: &Path) -> Result<Vec<AuditEvent>> {
     complete
         .lines()
         .enumerate()
-        .map(|(index, line)| {
-            parse(line).with_context(|| format!("line {} of {}", index + 1, log.display()))
-        })
+        .map(|(index, line)| parse(line).with_context(|| format!("line {} of {}", index + 1, log.display())))
         .collect()
 }
 
@@ -133,14 +128,8 @@ mod tests {
         let events = read(&log).expect("read");
         assert_eq!(events.len(), 1);
         let event = &events[0];
-        assert_eq!(
-            (event.verb.as_str(), event.name.as_str(), event.code),
-            ("patch", "db", 200)
-        );
-        assert_eq!(
-            (event.subresource.as_str(), event.api_group.as_str()),
-            ("", "kubevirt.io")
-        );
+        assert_eq!((event.verb.as_str(), event.name.as_str(), event.code), ("patch", "db", 200));
+        assert_eq!((event.subresource.as_str(), event.api_group.as_str()), ("", "kubevirt.io"));
         assert!(event.is_dry_run());
     }
 }

@@ -21,9 +21,8 @@ pub fn binary(name: &str) -> Result<PathBuf> {
         }
     }
     if name == "etcd" {
-        return find_in_path(name).context(
-            "no etcd in KUBEBUILDER_ASSETS or PATH: install it, Debian's package is etcd-server",
-        );
+        return find_in_path(name)
+            .context("no etcd in KUBEBUILDER_ASSETS or PATH: install it, Debian's package is etcd-server");
     }
     build(name)
 }
@@ -37,9 +36,7 @@ pub(crate) fn workspace_root() -> PathBuf {
 
 fn find_in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 fn build(name: &str) -> Result<PathBuf> {
@@ -54,15 +51,10 @@ fn build(name: &str) -> Result<PathBuf> {
     if !output.status.success() {
         bail!("{} {name} failed: {}", script.display(), output.status);
     }
-    let folder =
-        String::from_utf8(output.stdout).context("read the folder that the build printed")?;
+    let folder = String::from_utf8(output.stdout).context("read the folder that the build printed")?;
     let path = Path::new(folder.trim_end()).join(name);
     if !path.is_file() {
-        bail!(
-            "{} {name} left no file {}",
-            script.display(),
-            path.display()
-        );
+        bail!("{} {name} left no file {}", script.display(), path.display());
     }
     Ok(path)
 }
@@ -78,9 +70,7 @@ mod tests {
 
     #[test]
     fn an_unknown_program_is_an_error_that_names_it() {
-        let error = binary("kube-sandwich")
-            .expect_err("no such part")
-            .to_string();
+        let error = binary("kube-sandwich").expect_err("no such part").to_string();
         assert!(error.contains("kube-sandwich"), "{error}");
     }
 }

@@ -49,21 +49,15 @@ impl ControlPlane {
     /// When a program is missing or a server does not come up; the error carries the end of its log.
     pub async fn start() -> Result<Self> {
         // An Err says that a provider is installed already, which is as good.
-        rustls::crypto::ring::default_provider()
-            .install_default()
-            .ok();
+        rustls::crypto::ring::default_provider().install_default().ok();
         let programs = || anyhow::Ok((binary("etcd")?, binary("kube-apiserver")?));
-        let (etcd, kube_apiserver) = tokio::task::spawn_blocking(programs)
-            .await
-            .context("look for etcd and kube-apiserver")??;
+        let (etcd, kube_apiserver) =
+            tokio::task::spawn_blocking(programs).await.context("look for etcd and kube-apiserver")??;
         let mut tries = 1;
         loop {
             match Self::try_start(etcd.clone(), kube_apiserver.clone()).await {
                 Err(error) if tries < START_TRIES && port_taken(&error) => {
-                    tracing::info!(
-                        tries,
-                        "a port was taken by another process, starting again with new ones"
-                    );
+                    tracing::info!(tries, "a port was taken by another process, starting again with new ones");
                     tries += 1;
                 }
                 result => return result.context("start a control plane"),
@@ -72,8 +66,7 @@ impl ControlPlane {
     }
 
     async fn try_start(etcd: PathBuf, kube_apiserver: PathBuf) -> Result<Self> {
-        let dir = TempDir::with_prefix("wintune-control-plane-")
-            .context("make a folder for the control plane")?;
+        let dir = TempDir::with_prefix("wintune-control-plane-").context("make a folder for the control plane")?;
         let launch = Launch {
             etcd,
             kube_apiserver,
@@ -92,16 +85,7 @@ impl ControlPlane {
         let mut etcd = launch.start_etcd().await?;
         let mut apiserver = launch.start_apiserver()?;
         wait_until_ready(&client, &mut apiserver, &mut etcd).await?;
-        Ok(Self {
-            apiserver: Some(apiserver),
-            etcd,
-            client,
-            url,
-            ca_pem,
-            kubeconfig,
-            launch,
-            dir,
-        })
+        Ok(Self { apiserver: Some(apiserver), etcd, client, url, ca_pem, kubeconfig, launch, dir })
     }
 
     /// Ends the API server with SIGTERM and waits for its end (about 2 s); etcd keeps the data. Watches are cut and
@@ -151,9 +135,7 @@ impl ControlPlane {
         self.stop_apiserver().await?;
         stop(&mut self.etcd).await?;
         let path = self.dir.path().to_owned();
-        self.dir
-            .close()
-            .with_context(|| format!("remove {}", path.display()))
+        self.dir.close().with_context(|| format!("remove {}", path.display()))
     }
 }
 

@@ -67,10 +67,7 @@ impl CrdSource {
         let files = yaml_files(&folder).context("look for KubeVirt's own CRDs")?;
         let virtual_machines = folder.join("virtualmachines.kubevirt.io.yaml");
         if !files.contains(&virtual_machines) {
-            bail!(
-                "KubeVirt's own CRDs are incomplete: no {}",
-                virtual_machines.display()
-            );
+            bail!("KubeVirt's own CRDs are incomplete: no {}", virtual_machines.display());
         }
         for file in files {
             std::fs::File::open(&file).with_context(|| format!("open {}", file.display()))?;
@@ -112,19 +109,10 @@ mod tests {
         let shared = shared_with("virtualmachines.kubevirt.io.yaml");
         let full = CrdSource::Full(shared.path().join("kubevirt/crds"));
         for ci in [false, true] {
-            assert_eq!(
-                CrdSource::choose(None, shared.path(), ci).expect("full"),
-                full
-            );
-            assert_eq!(
-                CrdSource::choose(Some("minimal"), shared.path(), ci).expect("minimal"),
-                CrdSource::minimal()
-            );
+            assert_eq!(CrdSource::choose(None, shared.path(), ci).expect("full"), full);
+            assert_eq!(CrdSource::choose(Some("minimal"), shared.path(), ci).expect("minimal"), CrdSource::minimal());
             let nowhere = shared.path().join("nowhere");
-            assert_eq!(
-                CrdSource::choose(None, &nowhere, ci).expect("minimal"),
-                CrdSource::minimal()
-            );
+            assert_eq!(CrdSource::choose(None, &nowhere, ci).expect("minimal"), CrdSource::minimal());
             CrdSource::choose(Some("full"), &nowhere, ci).expect_err("insisted on");
         }
     }
@@ -132,17 +120,9 @@ mod tests {
     #[test]
     fn in_ci_a_shared_folder_without_usable_crds_is_an_error() {
         let shared = shared_with("README.yaml");
-        assert_eq!(
-            CrdSource::choose(None, shared.path(), false).expect("minimal"),
-            CrdSource::minimal()
-        );
-        let error = CrdSource::choose(None, shared.path(), true)
-            .expect_err("insisted on")
-            .to_string();
-        assert!(
-            error.contains("virtualmachines.kubevirt.io.yaml"),
-            "{error}"
-        );
+        assert_eq!(CrdSource::choose(None, shared.path(), false).expect("minimal"), CrdSource::minimal());
+        let error = CrdSource::choose(None, shared.path(), true).expect_err("insisted on").to_string();
+        assert!(error.contains("virtualmachines.kubevirt.io.yaml"), "{error}");
     }
 
     #[test]

@@ -11,14 +11,7 @@ use serde_json::json;
 /// Writes a kubeconfig with one cluster, one user with a token, and one context in `namespace`.
 ///
 /// The file is JSON, which is YAML too, and holds the CA itself: it works from any folder.
-pub(crate) fn write(
-    path: &Path,
-    url: &str,
-    ca_pem: &str,
-    namespace: &str,
-    user: &str,
-    token: &str,
-) -> Result<()> {
+pub(crate) fn write(path: &Path, url: &str, ca_pem: &str, namespace: &str, user: &str, token: &str) -> Result<()> {
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -30,15 +23,13 @@ pub(crate) fn write(
         "contexts": [{"name": "harness", "context": {"cluster": "harness", "user": user, "namespace": namespace}}],
         "current-context": "harness",
     });
-    std::fs::write(path, format!("{config:#}\n"))
-        .with_context(|| format!("write {}", path.display()))
+    std::fs::write(path, format!("{config:#}\n")).with_context(|| format!("write {}", path.display()))
 }
 
 /// A client on the current runtime, as the user of `kubeconfig`. Proxies of the environment are left aside, since
 /// the server is on this machine.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
-    let file = Kubeconfig::read_from(kubeconfig)
-        .with_context(|| format!("read {}", kubeconfig.display()))?;
+    let file = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("use {}", kubeconfig.display()))?;

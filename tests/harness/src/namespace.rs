@@ -13,35 +13,21 @@ use kube::api::{Api, PostParams};
 /// # Errors
 /// When the API server refuses either object.
 pub async fn create_namespace(client: &kube::Client, name: &str) -> Result<()> {
-    let namespace = Namespace {
-        metadata: named(name),
-        ..Namespace::default()
-    };
-    let created = Api::all(client.clone())
-        .create(&PostParams::default(), &namespace)
-        .await;
+    let namespace = Namespace { metadata: named(name), ..Namespace::default() };
+    let created = Api::all(client.clone()).create(&PostParams::default(), &namespace).await;
     unless_it_exists(created).with_context(|| format!("create the namespace {name}"))?;
     create_default_account(client, name).await
 }
 
 /// Makes the ServiceAccount `default` of a namespace unless it is there.
 pub(crate) async fn create_default_account(client: &kube::Client, namespace: &str) -> Result<()> {
-    let account = ServiceAccount {
-        metadata: named("default"),
-        ..ServiceAccount::default()
-    };
-    let created = Api::namespaced(client.clone(), namespace)
-        .create(&PostParams::default(), &account)
-        .await;
-    unless_it_exists(created)
-        .with_context(|| format!("create the ServiceAccount default in {namespace}"))
+    let account = ServiceAccount { metadata: named("default"), ..ServiceAccount::default() };
+    let created = Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &account).await;
+    unless_it_exists(created).with_context(|| format!("create the ServiceAccount default in {namespace}"))
 }
 
 fn named(name: &str) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        ..ObjectMeta::default()
-    }
+    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
 }
 
 fn unless_it_exists<T>(created: kube::Result<T>) -> kube::Result<()> {

@@ -26,12 +26,8 @@ pub(crate) fn free() -> Result<u16> {
             }
         }
     }
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("ask the kernel for a free port")?;
-    Ok(listener
-        .local_addr()
-        .context("read the port that the kernel gave")?
-        .port())
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("ask the kernel for a free port")?;
+    Ok(listener.local_addr().context("read the port that the kernel gave")?.port())
 }
 
 fn ephemeral_start() -> u16 {

@@ -22,19 +22,17 @@ type Job = (Command, Sender<io::Result<Child>>);
 /// process does. So one thread that lives as long as the process forks for everyone.
 static SPAWNER: LazyLock<io::Result<Sender<Job>>> = LazyLock::new(|| {
     let (jobs, queue) = channel::<Job>();
-    std::thread::Builder::new()
-        .name("harness-spawner".into())
-        .spawn(move || {
-            for (mut command, reply) in queue {
-                // A caller that has gone away takes no reply; the child that nobody holds must not stay.
-                if let Err(unsent) = reply.send(command.spawn())
-                    && let Ok(mut child) = unsent.0
-                {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                }
+    std::thread::Builder::new().name("harness-spawner".into()).spawn(move || {
+        for (mut command, reply) in queue {
+            // A caller that has gone away takes no reply; the child that nobody holds must not stay.
+            if let Err(unsent) = reply.send(command.spawn())
+                && let Ok(mut child) = unsent.0
+            {
+                let _ = child.kill();
+                let _ = child.wait();
             }
-        })?;
+        }
+    })?;
     Ok(jobs)
 });
 
@@ -50,20 +48,13 @@ impl Daemon {
     ///
     /// # Errors
     /// When the log cannot be opened or `setpriv` cannot be run. That `program` itself is missing shows in the log.
-    pub(crate) fn spawn(
-        name: &'static str,
-        program: &Path,
-        args: &[String],
-        log: &Path,
-    ) -> Result<Self> {
+    pub(crate) fn spawn(name: &'static str, program: &Path, args: &[String], log: &Path) -> Result<Self> {
         let out = OpenOptions::new()
             .create(true)
             .append(true)
             .open(log)
             .with_context(|| format!("open the log {}", log.display()))?;
-        let err = out
-            .try_clone()
-            .with_context(|| format!("share the log {}", log.display()))?;
+        let err = out.try_clone().with_context(|| format!("share the log {}", log.display()))?;
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
@@ -72,32 +63,22 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err);
-        let spawner = SPAWNER
-            .as_ref()
-            .map_err(|error| anyhow!("start the thread that starts processes: {error}"))?;
+        let spawner = SPAWNER.as_ref().map_err(|error| anyhow!("start the thread that starts processes: {error}"))?;
         let (reply, answer) = channel();
-        spawner
-            .send((command, reply))
-            .context("ask the spawner thread")?;
+        spawner.send((command, reply)).context("ask the spawner thread")?;
         let child = answer.recv().context("hear from the spawner thread")?.with_context(|| {
             format!("run setpriv (Debian's package util-linux), which starts {name} so that it dies with this process")
         })?;
-        Ok(Self {
-            name,
-            child,
-            log: log.to_owned(),
-        })
+        Ok(Self { name, child, log: log.to_owned() })
     }
 
     /// Fails, with the end of the log, when the process has ended.
     pub(crate) fn check_running(&mut self) -> Result<()> {
         match self.exited()? {
             None => Ok(()),
-            Some(status) => Err(anyhow!(
-                "{} ended early ({status}); the end of its log:\n{}",
-                self.name,
-                self.log_tail()
-            )),
+            Some(status) => {
+                Err(anyhow!("{} ended early ({status}); the end of its log:\n{}", self.name, self.log_tail()))
+            }
         }
     }
 
@@ -133,9 +114,7 @@ impl Daemon {
     }
 
     fn exited(&mut self) -> Result<Option<ExitStatus>> {
-        self.child
-            .try_wait()
-            .with_context(|| format!("look whether {} has ended", self.name))
+        self.child.try_wait().with_context(|| format!("look whether {} has ended", self.name))
     }
 
     fn kill(&mut self) {
@@ -153,9 +132,7 @@ impl Drop for Daemon {
 
 fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
-    all.get(all.len().saturating_sub(lines)..)
-        .unwrap_or_default()
-        .join("\n")
+    all.get(all.len().saturating_sub(lines)..).unwrap_or_default().join("\n")
 }
 
 #[cfg(test)]
@@ -173,17 +150,10 @@ mod tests {
     fn an_early_end_is_reported_with_the_log() {
         let dir = tempfile::tempdir().expect("temp dir");
         let args = ["-c".to_owned(), "echo out of cheese; exit 3".to_owned()];
-        let mut daemon =
-            Daemon::spawn("sh", Path::new("sh"), &args, &dir.path().join("log")).expect("spawn");
+        let mut daemon = Daemon::spawn("sh", Path::new("sh"), &args, &dir.path().join("log")).expect("spawn");
         daemon.child.wait().expect("wait");
-        let error = daemon
-            .check_running()
-            .expect_err("it has ended")
-            .to_string();
-        assert!(
-            error.contains("sh ended early") && error.contains("out of cheese"),
-            "{error}"
-        );
+        let error = daemon.check_running().expect_err("it has ended").to_string();
+        assert!(error.contains("sh ended early") && error.contains("out of cheese"), "{error}");
     }
 
     #[test]

@@ -51,12 +51,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When there is no such ServiceAccount or the file cannot be written.
-    pub async fn token_kubeconfig(
-        &self,
-        namespace: &str,
-        service_account: &str,
-        file_name: &str,
-    ) -> Result<PathBuf> {
+    pub async fn token_kubeconfig(&self, namespace: &str, service_account: &str, file_name: &str) -> Result<PathBuf> {
         let request = TokenRequest {
             spec: TokenRequestSpec {
                 expiration_seconds: Some(TOKEN_LIFETIME.as_secs().try_into()?),
@@ -67,22 +62,10 @@ impl ControlPlane {
         let answer = Api::<ServiceAccount>::namespaced(self.admin(), namespace)
             .create_token_request(service_account, &PostParams::default(), &request)
             .await
-            .with_context(|| {
-                format!("ask for a token of the ServiceAccount {namespace}/{service_account}")
-            })?;
-        let token = answer
-            .status
-            .context("the TokenRequest was answered without a status")?
-            .token;
+            .with_context(|| format!("ask for a token of the ServiceAccount {namespace}/{service_account}"))?;
+        let token = answer.status.context("the TokenRequest was answered without a status")?.token;
         let path = self.dir.path().join(file_name);
-        kubeconfig::write(
-            &path,
-            &self.url,
-            &self.ca_pem,
-            namespace,
-            service_account,
-            &token,
-        )?;
+        kubeconfig::write(&path, &self.url, &self.ca_pem, namespace, service_account, &token)?;
         Ok(path)
     }
 
@@ -100,9 +83,7 @@ impl ControlPlane {
     /// When the CRDs that the environment insists on are missing, or the API server refuses one.
     pub async fn install_kubevirt_crds(&self) -> Result<CrdSource> {
         let source = CrdSource::find()?;
-        self.apply_files(source.path())
-            .await
-            .with_context(|| format!("install {source}"))?;
+        self.apply_files(source.path()).await.with_context(|| format!("install {source}"))?;
         Ok(source)
     }
 

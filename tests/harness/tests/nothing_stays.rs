@@ -44,21 +44,14 @@ fn a_killed_test_process_leaves_no_process() {
     let folder = lines
         .by_ref()
         .map_while(Result::ok)
-        .find_map(|line| {
-            line.split_once("running in ")
-                .map(|(_, folder)| folder.to_owned())
-        })
+        .find_map(|line| line.split_once("running in ").map(|(_, folder)| folder.to_owned()))
         .expect("the folder of its control plane");
     let folder = Path::new(&folder);
     assert_eq!(processes_of(folder).len(), 2, "etcd and kube-apiserver");
     drop(tests);
     let deadline = Instant::now() + Duration::from_secs(10);
     while !processes_of(folder).is_empty() {
-        assert!(
-            Instant::now() < deadline,
-            "still running: {:#?}",
-            processes_of(folder)
-        );
+        assert!(Instant::now() < deadline, "still running: {:#?}", processes_of(folder));
         std::thread::sleep(Duration::from_millis(50));
     }
     // Nobody was left to remove it.

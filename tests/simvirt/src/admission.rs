@@ -105,10 +105,8 @@ fn review(body: &[u8], decide: impl FnOnce(&mut Value, &str) -> Result<Option<Va
 /// All messages in one, and each as a cause.
 fn status(refusals: &[Refusal]) -> Value {
     let message: Vec<&str> = refusals.iter().map(|r| r.message.as_str()).collect();
-    let causes: Vec<Value> = refusals
-        .iter()
-        .map(|r| json!({"reason": r.reason, "message": r.message, "field": r.field}))
-        .collect();
+    let causes: Vec<Value> =
+        refusals.iter().map(|r| json!({"reason": r.reason, "message": r.message, "field": r.field})).collect();
     json!({
         "code": 422, "reason": "Invalid",
         "message": message.join(", "),

@@ -15,12 +15,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn bad_request(message: impl Into<String>) -> Failure {
-        Failure {
-            code: StatusCode::BAD_REQUEST,
-            reason: "BadRequest",
-            message: message.into(),
-            details: None,
-        }
+        Failure { code: StatusCode::BAD_REQUEST, reason: "BadRequest", message: message.into(), details: None }
     }
 
     pub(crate) fn not_found(kind: &str, name: &str) -> Failure {
@@ -93,9 +88,6 @@ pub(crate) fn not_acceptable(headers: &HeaderMap) -> Option<Response> {
     let accept = headers.get(header::ACCEPT)?.to_str().ok()?;
     let anything = accept.split(',').any(|part| part.trim().starts_with("*/*"));
     (!anything).then(|| {
-        text_answer(
-            StatusCode::NOT_ACCEPTABLE,
-            "406: Not Acceptable\n\nAvailable representations: ".to_owned(),
-        )
+        text_answer(StatusCode::NOT_ACCEPTABLE, "406: Not Acceptable\n\nAvailable representations: ".to_owned())
     })
 }

@@ -17,14 +17,11 @@ use crate::rollout;
 use crate::status::{self, Known};
 use crate::strategy::{Decision, RunStrategy, decide, is_final};
 use crate::time::now;
-use crate::value::{deleting, list, present, text, uid};
+use crate::value::{deleting, list, present, set, set_default, text, uid};
 use crate::{defaults, vmi};
 
 const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
-const OBSERVED: [&str; 2] = [
-    "kubevirt.io/latest-observed-api-version",
-    "kubevirt.io/storage-observed-api-version",
-];
+const OBSERVED: [&str; 2] = ["kubevirt.io/latest-observed-api-version", "kubevirt.io/storage-observed-api-version"];
 
 /// The API resource of VMs.
 pub(crate) fn vm_resource() -> ApiResource {
@@ -92,6 +89,7 @@ async fn step(context: &Context, key: &Key) -> kube::Result<Option<Duration>> {
         return finalize(context, key, &vm, vmi.as_ref()).await;
     }
     let vm = adopt(context, key, vm).await?;
+    let vm = complete(context, key, vm, vmi.as_ref()).await?;
     remember(context, &vm, vmi.as_ref());
 
     let decision = decide(&vm, vmi.as_ref());
@@ -120,12 +118,7 @@ async fn step(context: &Context, key: &Key) -> kube::Result<Option<Duration>> {
             vmi
         }
     };
-    let known = Known {
-        failure,
-        add_start: decision == Decision::StopAndStart,
-        now: &now(),
-        ..Known::default()
-    };
+    let known = Known { failure, add_start: decision == Decision::StopAndStart, now: &now(), ..Known::default() };
     write_status(context, key, vm, vmi.as_ref(), known).await?;
     Ok(again)
 }
@@ -161,7 +154,7 @@ async fn write_status(
     }
     let status = status::next(&vm, vmi, &known);
     if vm.get("status") != Some(&status) {
-        crate::value::set(&mut vm, "/status", status);
+        set(&mut vm, "/status", status);
         context.controller.replace_status(key, &vm).await?;
     }
     Ok(())
@@ -170,21 +163,35 @@ async fn write_status(
 /// Adds what virt-controller adds to every VM.
 async fn adopt(context: &Context, key: &Key, vm: Value) -> kube::Result<Value> {
     let finalized = list(&vm, "/metadata/finalizers").iter().any(|f| f == FINALIZER);
-    let annotated = OBSERVED
-        .iter()
-        .all(|a| vm.pointer("/metadata/annotations").is_some_and(|m| m.get(*a).is_some()));
+    let annotated = OBSERVED.iter().all(|a| vm.pointer("/metadata/annotations").is_some_and(|m| m.get(*a).is_some()));
     if finalized && annotated {
         return Ok(vm);
     }
     let mut changed = vm;
     for annotation in OBSERVED {
         let pointer = format!("/metadata/annotations/{}", annotation.replace('/', "~1"));
-        crate::value::set(&mut changed, &pointer, json!("v1"));
+        set(&mut changed, &pointer, json!("v1"));
     }
     if !finalized {
         let mut finalizers = list(&changed, "/metadata/finalizers").to_vec();
         finalizers.push(json!(FINALIZER));
-        crate::value::set(&mut changed, "/metadata/finalizers", Value::Array(finalizers));
+        set(&mut changed, "/metadata/finalizers", Value::Array(finalizers));
+    }
+    context.controller.replace(VM, key, &changed).await
+}
+
+/// Fills in what the webhook does at a VM's creation and somebody has dropped since: a new firmware UUID, and the PCI
+/// layout of the running VMI. That is a write to the spec, and a new UUID raises RestartRequired.
+/// Left out without admission, because then nothing was filled in at the creation either.
+async fn complete(context: &Context, key: &Key, vm: Value, vmi: Option<&Value>) -> kube::Result<Value> {
+    let mut changed = vm.clone();
+    let uuid = json!(defaults::uuid_for(&key.name));
+    set_default(&mut changed, "/spec/template/spec/domain/firmware/uuid", uuid);
+    if let Some(layout) = vmi.and_then(|v| v.pointer(defaults::PCI_TOPOLOGY)) {
+        set_default(&mut changed, &format!("/spec/template{}", defaults::PCI_TOPOLOGY), layout.clone());
+    }
+    if !context.options.admission || changed == vm {
+        return Ok(vm);
     }
     context.controller.replace(VM, key, &changed).await
 }
@@ -198,12 +205,9 @@ async fn finalize(context: &Context, key: &Key, vm: &Value, vmi: Option<&Value>)
         Some(_) => {}
         None => {
             let mut changed = vm.clone();
-            let finalizers: Vec<Value> = list(vm, "/metadata/finalizers")
-                .iter()
-                .filter(|f| *f != FINALIZER)
-                .cloned()
-                .collect();
-            crate::value::set(&mut changed, "/metadata/finalizers", Value::Array(finalizers));
+            let finalizers: Vec<Value> =
+                list(vm, "/metadata/finalizers").iter().filter(|f| *f != FINALIZER).cloned().collect();
+            set(&mut changed, "/metadata/finalizers", Value::Array(finalizers));
             context.memory().vms.remove(uid(vm));
             context.controller.replace(VM, key, &changed).await?;
             return Ok(None);
@@ -253,10 +257,7 @@ async fn start(context: &Context, key: &Key, vm: &Value) -> kube::Result<Value> 
     let template = {
         let mut memory = context.memory();
         let entry = memory.vms.entry(uid(vm).to_owned()).or_default();
-        entry
-            .snapshot
-            .take()
-            .unwrap_or_else(|| vm.pointer("/spec/template").cloned().unwrap_or_default())
+        entry.snapshot.take().unwrap_or_else(|| vm.pointer("/spec/template").cloned().unwrap_or_default())
     };
     let mut wanted = vmi::build(vm, &template);
     if !context.options.admission {

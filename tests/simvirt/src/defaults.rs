@@ -1,7 +1,7 @@
 //! What KubeVirt's mutating webhooks fill in. Pure, apart from new UUIDs.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::collections::hash_map::{DefaultHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault};
 
 use serde_json::{Value, json};
 
@@ -31,23 +31,25 @@ pub(crate) fn round_trip(spec: &mut Value) {
     }
 }
 
+/// Where the version of the PCI layout is noted.
+pub(crate) const PCI_TOPOLOGY: &str = "/metadata/annotations/kubevirt.io~1pci-topology-version";
+
 /// A VM at its creation.
 pub(crate) fn vm(vm: &mut Value) {
     set_default(vm, "/spec/template/spec/architecture", json!("amd64"));
     set_default(vm, "/spec/template/spec/domain/firmware/uuid", json!(uuid()));
     set_default(vm, "/spec/template/spec/domain/firmware/serial", json!(uuid()));
     set_default(vm, "/spec/template/spec/domain/machine/type", json!("q35"));
-    set_default(
-        vm,
-        "/spec/template/metadata/annotations/kubevirt.io~1pci-topology-version",
-        json!("v3"),
-    );
+    set_default(vm, &format!("/spec/template{PCI_TOPOLOGY}"), json!("v3"));
 }
 
 /// A VMI at its creation.
 pub(crate) fn vmi(vmi: &mut Value, rollout: Rollout) {
     set_default(vmi, "/status/phase", json!("Pending"));
-    let Some(spec) = vmi.get_mut("spec") else { return };
+    set_default(vmi, PCI_TOPOLOGY, json!("v3"));
+    let Some(spec) = vmi.get_mut("spec") else {
+        return;
+    };
     round_trip(spec);
     set_default(spec, "/architecture", json!("amd64"));
     set_default(spec, "/evictionStrategy", json!("None"));
@@ -96,33 +98,42 @@ fn disks(spec: &mut Value) {
 }
 
 fn cpu(spec: &mut Value, rollout: Rollout) {
-    let counted = ["cores", "sockets", "threads"]
-        .iter()
-        .any(|part| present(spec, &format!("/domain/cpu/{part}")));
+    let counted = ["cores", "sockets", "threads"].iter().any(|part| present(spec, &format!("/domain/cpu/{part}")));
     if !counted && present(spec, "/domain/cpu") {
         for part in ["cores", "sockets", "threads"] {
             set(spec, &format!("/domain/cpu/{part}"), json!(1));
         }
     }
     set_default(spec, "/domain/cpu/model", json!("host-model"));
-    if rollout == Rollout::LiveUpdate && !present(spec, "/domain/cpu/maxSockets") {
-        if let Some(sockets) = number(spec, "/domain/cpu/sockets") {
-            let per_socket = ["cores", "threads"]
-                .iter()
-                .map(|part| number(spec, &format!("/domain/cpu/{part}")).unwrap_or(1).max(1))
-                .product::<i64>();
-            // Four times the sockets, but not beyond 512 vCPUs.
-            let max = (sockets * 4).min(512 / per_socket.max(1)).max(sockets);
-            set(spec, "/domain/cpu/maxSockets", json!(max));
-        }
+    if rollout == Rollout::LiveUpdate
+        && !present(spec, "/domain/cpu/maxSockets")
+        && let Some(sockets) = number(spec, "/domain/cpu/sockets")
+    {
+        let count = |part: &str| number(spec, &format!("/domain/cpu/{part}")).unwrap_or(1).max(1);
+        let per_socket = count("cores") * count("threads");
+        // Four times the sockets, but not beyond 512 vCPUs.
+        let max = (sockets * 4).min(512 / per_socket).max(sockets);
+        set(spec, "/domain/cpu/maxSockets", json!(max));
     }
 }
 
 /// Features in use get `enabled: true`, then those they need are switched on unless they are there already.
 fn hyperv(spec: &mut Value) {
     const FEATURES: [&str; 14] = [
-        "relaxed", "vapic", "spinlocks", "vpindex", "runtime", "synic", "synictimer", "reset", "vendorid",
-        "frequencies", "reenlightenment", "tlbflush", "ipi", "evmcs",
+        "relaxed",
+        "vapic",
+        "spinlocks",
+        "vpindex",
+        "runtime",
+        "synic",
+        "synictimer",
+        "reset",
+        "vendorid",
+        "frequencies",
+        "reenlightenment",
+        "tlbflush",
+        "ipi",
+        "evmcs",
     ];
     const NESTED: [&str; 3] = ["synictimer/direct", "tlbflush/direct", "tlbflush/extended"];
     /// In this order a chain (synictimer needs synic, synic needs vpindex) is filled in one pass.
@@ -170,10 +181,20 @@ fn enable(spec: &mut Value, pointer: &str) {
     }
 }
 
-/// A version 4 UUID from the hasher's random keys: nothing here needs better.
+/// A UUID from the hasher's random keys: nothing here needs better.
 fn uuid() -> String {
-    let high = RandomState::new().hash_one(1_u8);
-    let low = RandomState::new().hash_one(2_u8);
+    uuid_of(RandomState::new().hash_one(1_u8), RandomState::new().hash_one(2_u8))
+}
+
+/// The firmware UUID that virt-controller gives to a VM without one: always the same for a name, as in KubeVirt
+/// (where it is another one: a SHA-1 of the name).
+pub(crate) fn uuid_for(name: &str) -> String {
+    let hash = |part: u8| BuildHasherDefault::<DefaultHasher>::default().hash_one((part, name));
+    uuid_of(hash(1), hash(2))
+}
+
+/// In the form of version 4.
+fn uuid_of(high: u64, low: u64) -> String {
     format!(
         "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
         high >> 32,

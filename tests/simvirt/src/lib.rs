@@ -79,18 +79,12 @@ impl Simvirt {
         if context.options.admission {
             register::webhooks(&registrations, &server).await?;
         }
-        let router = subresources::router()
-            .merge(admission::router())
-            .with_state(Arc::clone(&context));
+        let router = subresources::router().merge(admission::router()).with_state(Arc::clone(&context));
         tasks.spawn(server.run(router));
         register::wait(&registrations).await?;
         tasks.spawn(node::run(admin.clone(), Arc::clone(&context)));
         tasks.spawn(controller::run(admin, Arc::clone(&context)));
-        Ok(Simvirt {
-            context,
-            registrations,
-            tasks,
-        })
+        Ok(Simvirt { context, registrations, tasks })
     }
 
     /// A handle with which a test acts as the guests and their node.

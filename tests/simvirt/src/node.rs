@@ -70,11 +70,7 @@ async fn step(context: &Context, key: &Key) -> kube::Result<Option<Duration>> {
 fn see(context: &Context, vmi: &Value) -> VmiMemory {
     let now = Instant::now();
     let mut memory = context.memory();
-    let entry = memory.vmis.entry(uid(vmi).to_owned()).or_insert(VmiMemory {
-        seen: now,
-        deleted: None,
-        running: None,
-    });
+    let entry = memory.vmis.entry(uid(vmi).to_owned()).or_insert(VmiMemory { seen: now, deleted: None, running: None });
     if deleting(vmi) {
         entry.deleted.get_or_insert(now);
     }
@@ -259,10 +255,7 @@ pub(crate) fn agent_connected(vmi: &mut Value, os: Value) {
 /// What virt-handler reports of a domain that has just started.
 fn running(vmi: &mut Value) {
     for kind in ["LiveMigratable", "StorageLiveMigratable"] {
-        put_condition(
-            vmi,
-            json!({"type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": null}),
-        );
+        put_condition(vmi, json!({"type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": null}));
     }
     let topology = |part: &str| number(vmi, &format!("/spec/domain/cpu/{part}")).unwrap_or(1);
     let topology = json!({

@@ -17,10 +17,7 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) fn new(namespace: &str, name: &str) -> Key {
-        Key {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
+        Key { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 
@@ -45,10 +42,7 @@ impl Objects {
     }
 
     pub(crate) async fn create(&self, plural: &str, namespace: &str, object: &Value) -> kube::Result<Value> {
-        let path = format!(
-            "/apis/kubevirt.io/v1/namespaces/{namespace}/{plural}?fieldManager={}",
-            self.manager
-        );
+        let path = format!("/apis/kubevirt.io/v1/namespaces/{namespace}/{plural}?fieldManager={}", self.manager);
         self.send(Method::POST, path, Some(object)).await
     }
 
@@ -75,8 +69,7 @@ impl Objects {
     ) -> kube::Result<Value> {
         let dry = if dry_run { "&dryRun=All" } else { "" };
         let path = format!("{}{suffix}?fieldManager={}{dry}", path(plural, key), self.manager);
-        self.send_as(Method::PATCH, path, "application/json-patch+json", Some(operations))
-            .await
+        self.send_as(Method::PATCH, path, "application/json-patch+json", Some(operations)).await
     }
 
     /// Deletes exactly the object with this UID.
@@ -93,13 +86,7 @@ impl Objects {
         self.send_as(method, path, "application/json", body).await
     }
 
-    async fn send_as(
-        &self,
-        method: Method,
-        path: String,
-        content: &str,
-        body: Option<&Value>,
-    ) -> kube::Result<Value> {
+    async fn send_as(&self, method: Method, path: String, content: &str, body: Option<&Value>) -> kube::Result<Value> {
         let bytes = match body {
             Some(body) => serde_json::to_vec(body).map_err(kube::Error::SerdeError)?,
             None => Vec::new(),
@@ -115,10 +102,7 @@ impl Objects {
 }
 
 fn path(plural: &str, key: &Key) -> String {
-    format!(
-        "/apis/kubevirt.io/v1/namespaces/{}/{plural}/{}",
-        key.namespace, key.name
-    )
+    format!("/apis/kubevirt.io/v1/namespaces/{}/{plural}/{}", key.namespace, key.name)
 }
 
 /// The HTTP code of an API error, 0 for other errors.

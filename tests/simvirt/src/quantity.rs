@@ -2,9 +2,7 @@
 
 /// A quantity in thousandths of its unit.
 pub(crate) fn milli(text: &str) -> Option<i128> {
-    let split = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+'))
-        .unwrap_or(text.len());
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(text.len());
     let (digits, suffix) = text.split_at_checked(split)?;
     let factor: i128 = match suffix {
         "m" => 1,

@@ -168,9 +168,6 @@ async fn put(objects: &Objects, collection: &str, name: &str, object: Value) -> 
     let mut object = object;
     let version = old.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
     crate::value::set(&mut object, "/metadata/resourceVersion", version);
-    objects
-        .send(Method::PUT, path, Some(&object))
-        .await
-        .with_context(|| format!("replace {name}"))?;
+    objects.send(Method::PUT, path, Some(&object)).await.with_context(|| format!("replace {name}"))?;
     Ok(())
 }

@@ -31,10 +31,7 @@ pub(crate) struct Outcome {
 /// `hotplugging` is whether an earlier hotplug of this VMI is still under way.
 pub(crate) fn compare(start: &Value, now: &Value, vmi_spec: &Value, rollout: Rollout, hotplugging: bool) -> Outcome {
     if comparable(start, rollout) != comparable(now, rollout) {
-        return Outcome {
-            restart: Some(NOT_LIVE),
-            ..Outcome::default()
-        };
+        return Outcome { restart: Some(NOT_LIVE), ..Outcome::default() };
     }
     let mut outcome = Outcome::default();
     if rollout == Rollout::Stage {

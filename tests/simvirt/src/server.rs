@@ -26,11 +26,7 @@ pub(crate) struct Server {
 impl Server {
     /// Binds a free port; the certificate is good for the Service in `namespace` and for 127.0.0.1.
     pub(crate) async fn bind(namespace: &str) -> anyhow::Result<Server> {
-        let names = vec![
-            format!("virt-api.{namespace}.svc"),
-            "localhost".to_owned(),
-            "127.0.0.1".to_owned(),
-        ];
+        let names = vec![format!("virt-api.{namespace}.svc"), "localhost".to_owned(), "127.0.0.1".to_owned()];
         let key = rcgen::generate_simple_self_signed(names).context("make a certificate")?;
         let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.signing_key.serialize_der()));
         // The provider is named because a process-wide default may be missing or set by somebody else.

@@ -28,14 +28,10 @@ pub(crate) fn next(vm: &Value, vmi: Option<&Value>, known: &Known<'_>) -> Value 
     let mut status = vm.get("status").cloned().unwrap_or(json!({}));
     put(&mut status, "/created", vmi.map(|_| json!(true)));
     let ready = vmi.is_some_and(|v| condition_true(v, "Ready"));
-    put(&mut status, "/ready", ready.then(|| json!(true)));
+    put(&mut status, "/ready", ready.then_some(json!(true)));
     set(&mut status, "/printableStatus", json!(printable(vm, vmi)));
     let requests = requests(vm, vmi, known.add_start);
-    put(
-        &mut status,
-        "/stateChangeRequests",
-        (!requests.is_empty()).then(|| Value::Array(requests)),
-    );
+    put(&mut status, "/stateChangeRequests", (!requests.is_empty()).then_some(Value::Array(requests)));
     if vmi.is_some() {
         let generation = number(vm, "/metadata/generation").unwrap_or(1);
         set(&mut status, "/desiredGeneration", json!(generation));
@@ -79,9 +75,7 @@ fn printable(vm: &Value, vmi: Option<&Value>) -> &'static str {
 /// Requests that are done are taken off the front: a Stop once its VMI is gone, a Start once a VMI is there.
 fn requests(vm: &Value, vmi: Option<&Value>, add_start: bool) -> Vec<Value> {
     let mut requests = list(vm, "/status/stateChangeRequests").to_vec();
-    if requests.first().is_some_and(|r| {
-        text(r, "/action") == Some("Stop") && vmi.map(uid) != text(r, "/uid")
-    }) {
+    if requests.first().is_some_and(|r| text(r, "/action") == Some("Stop") && vmi.map(uid) != text(r, "/uid")) {
         requests.remove(0);
     }
     let started = vmi.is_some_and(|v| !deleting(v) && !is_final(v));
@@ -97,12 +91,7 @@ fn requests(vm: &Value, vmi: Option<&Value>, add_start: bool) -> Vec<Value> {
 fn conditions(vm: &Value, vmi: Option<&Value>, known: &Known<'_>) -> Vec<Value> {
     let mut conditions = vec![ready(vm, vmi, known.now)];
     match vmi {
-        Some(vmi) => conditions.extend(
-            list(vmi, "/status/conditions")
-                .iter()
-                .filter(|c| !own(c))
-                .cloned(),
-        ),
+        Some(vmi) => conditions.extend(list(vmi, "/status/conditions").iter().filter(|c| !own(c)).cloned()),
         // KubeVirt leaves the copies on a stopped VM.
         None => conditions.extend(list(vm, "/status/conditions").iter().filter(|c| !own(c)).cloned()),
     }
@@ -171,9 +160,7 @@ fn snapshots(vm: &Value) -> Vec<Value> {
             let name = text(volume, "/name").unwrap_or_default();
             let claim = volume.get("persistentVolumeClaim").is_some() || volume.get("dataVolume").is_some();
             let reason = if claim {
-                format!(
-                    "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [] [{name}]"
-                )
+                format!("No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [] [{name}]")
             } else {
                 format!("Snapshot is not supported for this volumeSource type [{name}]")
             };

@@ -99,7 +99,5 @@ fn stop_requested(vm: &Value, vmi: &Value) -> bool {
 }
 
 fn start_requested(vm: &Value) -> bool {
-    list(vm, "/status/stateChangeRequests")
-        .iter()
-        .any(|r| text(r, "/action") == Some("Start"))
+    list(vm, "/status/stateChangeRequests").iter().any(|r| text(r, "/action") == Some("Start"))
 }

@@ -23,14 +23,8 @@ use crate::value::{list, number, present, text, uid};
 pub(crate) fn router() -> Router<Arc<Context>> {
     Router::new()
         .route("/apis", get(async || json_answer(StatusCode::OK, &groups())))
-        .route(
-            "/apis/subresources.kubevirt.io",
-            get(async || json_answer(StatusCode::OK, &group())),
-        )
-        .route(
-            "/apis/subresources.kubevirt.io/v1",
-            get(async || json_answer(StatusCode::OK, &resources())),
-        )
+        .route("/apis/subresources.kubevirt.io", get(async || json_answer(StatusCode::OK, &group())))
+        .route("/apis/subresources.kubevirt.io/v1", get(async || json_answer(StatusCode::OK, &resources())))
         .route(
             "/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}/{sub}",
             any(vm_subresource),
@@ -56,9 +50,7 @@ fn group() -> Value {
 }
 
 fn resources() -> Value {
-    let resource = |name: &str, verb: &str| {
-        json!({"name": name, "singularName": "", "namespaced": true, "kind": "", "verbs": [verb]})
-    };
+    let resource = |name: &str, verb: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "", "verbs": [verb]});
     json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/v1"),
         "resources": [
@@ -108,9 +100,8 @@ struct Wish {
 }
 
 fn wish(body: &[u8], grace_field: &str) -> Result<Wish, Failure> {
-    let unreadable = |why: String| {
-        Failure::bad_request(format!("Can not unmarshal Request body to struct, error: {why}"))
-    };
+    let unreadable =
+        |why: String| Failure::bad_request(format!("Can not unmarshal Request body to struct, error: {why}"));
     if body.is_empty() {
         return Ok(Wish { grace: None, dry_run: false });
     }
@@ -121,10 +112,7 @@ fn wish(body: &[u8], grace_field: &str) -> Result<Wish, Failure> {
             "json: cannot unmarshal {kind} into Go struct field .{grace_field} of type int64"
         )));
     }
-    Ok(Wish {
-        grace: number(&body, &pointer),
-        dry_run: list(&body, "/dryRun").iter().any(|d| d == "All"),
-    })
+    Ok(Wish { grace: number(&body, &pointer), dry_run: list(&body, "/dryRun").iter().any(|d| d == "All") })
 }
 
 /// What Go's decoder calls a value that is no number.
@@ -142,9 +130,7 @@ async fn restart(context: &Context, key: &Key, body: &[u8]) -> Result<(), Failur
     let wish = wish(body, "gracePeriodSeconds")?;
     match wish.grace {
         Some(grace) if grace > 0 => {
-            return Err(Failure::bad_request(
-                "For force restart, only gracePeriod=0 is supported for now",
-            ));
+            return Err(Failure::bad_request("For force restart, only gracePeriod=0 is supported for now"));
         }
         Some(grace) if grace < 0 => {
             return Err(Failure::bad_request("gracePeriod has to be greater or equal to 0"));

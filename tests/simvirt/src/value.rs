@@ -19,18 +19,12 @@ pub(crate) fn number(value: &Value, pointer: &str) -> Option<i64> {
 
 /// The list at `pointer`, empty where there is none.
 pub(crate) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// The list at `pointer` for changing, empty where there is none.
 pub(crate) fn list_mut<'a>(value: &'a mut Value, pointer: &str) -> &'a mut [Value] {
-    value
-        .pointer_mut(pointer)
-        .and_then(Value::as_array_mut)
-        .map_or(&mut [], Vec::as_mut_slice)
+    value.pointer_mut(pointer).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
 }
 
 /// Whether something other than null is at `pointer`.
@@ -62,10 +56,7 @@ pub(crate) fn set_default(value: &mut Value, pointer: &str, new: Value) {
 /// Removes what is at `pointer`.
 pub(crate) fn remove(value: &mut Value, pointer: &str) -> Option<Value> {
     let (parent, last) = pointer.rsplit_once('/')?;
-    value
-        .pointer_mut(parent)?
-        .as_object_mut()?
-        .remove(&unescape(last))
+    value.pointer_mut(parent)?.as_object_mut()?.remove(&unescape(last))
 }
 
 fn object(value: &mut Value) -> Option<&mut Map<String, Value>> {
@@ -99,9 +90,7 @@ pub(crate) fn deleting(object: &Value) -> bool {
 
 /// The condition of `kind` in an object's status.
 pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    list(object, "/status/conditions")
-        .iter()
-        .find(|c| text(c, "/type") == Some(kind))
+    list(object, "/status/conditions").iter().find(|c| text(c, "/type") == Some(kind))
 }
 
 /// Whether the condition of `kind` is True.

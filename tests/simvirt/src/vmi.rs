@@ -6,10 +6,8 @@ use crate::time::now;
 use crate::value::{name, namespace, number, set, text, uid};
 
 /// The finalizers of a VMI, in KubeVirt's order.
-pub(crate) const FINALIZERS: [&str; 2] = [
-    "kubevirt.io/virtualMachineControllerFinalize",
-    "kubevirt.io/foregroundDeleteVirtualMachine",
-];
+pub(crate) const FINALIZERS: [&str; 2] =
+    ["kubevirt.io/virtualMachineControllerFinalize", "kubevirt.io/foregroundDeleteVirtualMachine"];
 
 /// Builds the VMI of `vm` from `template` (the VM's own, or the one kept from when its last VMI went).
 pub(crate) fn build(vm: &Value, template: &Value) -> Value {
@@ -39,11 +37,7 @@ pub(crate) fn build(vm: &Value, template: &Value) -> Value {
             "virtualMachineRevisionName": format!("revision-start-vm-{}-{generation}", uid(vm)),
         },
     });
-    set(
-        &mut vmi,
-        "/metadata/annotations/kubevirt.io~1vm-generation",
-        json!(generation.to_string()),
-    );
+    set(&mut vmi, "/metadata/annotations/kubevirt.io~1vm-generation", json!(generation.to_string()));
     for version in ["latest", "storage"] {
         let pointer = format!("/metadata/annotations/kubevirt.io~1{version}-observed-api-version");
         set(&mut vmi, &pointer, json!("v1"));

@@ -21,10 +21,7 @@ pub async fn create_vm(client: &Client, name: &str) -> DynamicObject {
             }}},
         },
     }));
-    vms(client)
-        .create(&PostParams::default(), &vm)
-        .await
-        .expect("create a VM")
+    vms(client).create(&PostParams::default(), &vm).await.expect("create a VM")
 }
 
 /// The virtual machines of the namespace `erp`.
@@ -34,12 +31,7 @@ pub fn vms(client: &Client) -> Api<DynamicObject> {
 
 /// The running ones, as `version` shows them.
 pub fn vmis(client: &Client, version: &str) -> Api<DynamicObject> {
-    api(
-        client,
-        version,
-        "VirtualMachineInstance",
-        "virtualmachineinstances",
-    )
+    api(client, version, "VirtualMachineInstance", "virtualmachineinstances")
 }
 
 fn api(client: &Client, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {

@@ -17,10 +17,7 @@ pub async fn tiny_api_server(group_version: &'static str) -> u16 {
         .expect("sign a certificate");
     let config = ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(
-            vec![certificate.der().clone()],
-            PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
-        )
+        .with_single_cert(vec![certificate.der().clone()], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
         .expect("use the certificate");
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("listen");
@@ -34,11 +31,7 @@ pub async fn tiny_api_server(group_version: &'static str) -> u16 {
     port
 }
 
-async fn answer(
-    acceptor: TlsAcceptor,
-    stream: TcpStream,
-    group_version: &str,
-) -> std::io::Result<()> {
+async fn answer(acceptor: TlsAcceptor, stream: TcpStream, group_version: &str) -> std::io::Result<()> {
     let mut stream = acceptor.accept(stream).await?;
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -48,9 +41,7 @@ async fn answer(
     }
     let head = String::from_utf8_lossy(&head).to_lowercase();
     let body = if head.starts_with(&format!("get /apis/{group_version} ")) {
-        format!(
-            r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group_version}","resources":[]}}"#
-        )
+        format!(r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group_version}","resources":[]}}"#)
     } else {
         head
     };

@@ -43,10 +43,7 @@ fn io_threads(check: &mut Check<'_>) {
                 );
             }
         }
-        _ => check.refuse(
-            ".domain.ioThreadsPolicy",
-            format!("Invalid IOThreadsPolicy ({policy})"),
-        ),
+        _ => check.refuse(".domain.ioThreadsPolicy", format!("Invalid IOThreadsPolicy ({policy})")),
     }
 }
 
@@ -178,8 +175,9 @@ fn realtime(check: &mut Check<'_>) {
         check.refuse(".domain.cpu.dedicatedCpuPlacement", message);
     }
     if !present(check.spec, "/domain/cpu/numa/guestMappingPassthrough") {
-        let message =
-            format!("{at}.domain.cpu.numa.guestMappingPassthrough must be defined when {at}.domain.cpu.realtime is used");
+        let message = format!(
+            "{at}.domain.cpu.numa.guestMappingPassthrough must be defined when {at}.domain.cpu.realtime is used"
+        );
         check.refuse(".domain.cpu.numa.guestMappingPassthrough", message);
     }
 }

@@ -64,8 +64,8 @@ fn secure_boot(check: &mut Check<'_>) {
     if !present(check.spec, EFI) || flag(check.spec, &format!("{EFI}/secureBoot")) == Some(false) {
         return;
     }
-    let smm = present(check.spec, "/domain/features/smm")
-        && flag(check.spec, "/domain/features/smm/enabled") != Some(false);
+    let smm =
+        present(check.spec, "/domain/features/smm") && flag(check.spec, "/domain/features/smm/enabled") != Some(false);
     if !smm {
         let message = format!(
             "{}.domain has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.",
@@ -99,9 +99,7 @@ pub(super) fn per_architecture(check: &mut Check<'_>) {
         return;
     }
     for (index, disk) in list(check.spec, "/domain/devices/disks").iter().enumerate() {
-        let bus = ["disk", "lun", "cdrom"]
-            .iter()
-            .find_map(|kind| text(disk, &format!("/{kind}/bus")));
+        let bus = ["disk", "lun", "cdrom"].iter().find_map(|kind| text(disk, &format!("/{kind}/bus")));
         if bus.is_some_and(|bus| !["virtio", "scsi"].contains(&bus)) {
             check.refuse(
                 &format!(".domain.devices.disks[{index}]"),

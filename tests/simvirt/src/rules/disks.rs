@@ -20,10 +20,7 @@ pub(super) fn each(check: &mut Check<'_>) {
         if bus == "ide" {
             refuse("IDE bus is not supported".to_owned());
         } else if !bus.is_empty() && !BUSES.contains(&bus) {
-            refuse(format!(
-                "{at} is set with an unrecognized bus {bus}, must be one of: [{}]",
-                BUSES.join(" ")
-            ));
+            refuse(format!("{at} is set with an unrecognized bus {bus}, must be one of: [{}]", BUSES.join(" ")));
         } else if kind == "cdrom" && bus == "virtio" {
             refuse(format!("Bus type {bus} is invalid for CD-ROM device"));
         } else if kind == "disk" && bus == "sata" && flag(disk, "/disk/readonly") == Some(true) {
@@ -34,26 +31,21 @@ pub(super) fn each(check: &mut Check<'_>) {
         }
         if text(disk, "/io").is_some_and(|io| !["", "native", "threads"].contains(&io)) {
             let all = at.split('[').next().unwrap_or_default();
-            refuse(format!(
-                "Disk IO mode for {all} is not supported. Supported modes are: native, threads."
-            ));
+            refuse(format!("Disk IO mode for {all} is not supported. Supported modes are: native, threads."));
         }
         if let Some(cache) = text(disk, "/cache").filter(|c| !["", "none", "writethrough", "writeback"].contains(c)) {
             refuse(format!("{at}.cache has invalid value {cache}"));
         }
-        if let Some(policy) = text(disk, "/errorPolicy").filter(|p| !["stop", "ignore", "report", "enospace"].contains(p)) {
+        if let Some(policy) =
+            text(disk, "/errorPolicy").filter(|p| !["stop", "ignore", "report", "enospace"].contains(p))
+        {
             refuse(format!("{at}.errorPolicy has invalid value \"{policy}\""));
         }
         block_size(disk, bus, &mut refuse);
-        let earlier = list(check.spec, DISKS)
-            .iter()
-            .take(index)
-            .position(|other| text(other, "/name") == text(disk, "/name"));
+        let earlier =
+            list(check.spec, DISKS).iter().take(index).position(|other| text(other, "/name") == text(disk, "/name"));
         if let Some(other) = earlier {
-            let message = format!(
-                "{at} and {}.domain.devices.disks[{other}] must not have the same Name.",
-                check.at
-            );
+            let message = format!("{at} and {}.domain.devices.disks[{other}] must not have the same Name.", check.at);
             check.refuse(&format!(".domain.devices.disks[{index}].name"), message);
         }
     }
@@ -68,9 +60,7 @@ fn block_size(disk: &Value, bus: &str, refuse: &mut impl FnMut(String)) {
         refuse(format!("Logical size {logical} must be 512 for SATA devices"));
     }
     if logical > physical {
-        refuse(format!(
-            "Logical size {logical} must be the same or less than the physical size of {physical}"
-        ));
+        refuse(format!("Logical size {logical} must be the same or less than the physical size of {physical}"));
     }
 }
 
@@ -83,10 +73,7 @@ pub(super) fn together(check: &mut Check<'_>) {
         let volume = list(check.spec, "/volumes").iter().any(|v| text(v, "/name") == Some(name));
         // A CD-ROM may be empty.
         if !volume && !present(disk, "/cdrom") {
-            check.refuse(
-                &format!(".domain.devices.disks[{index}].name"),
-                format!("{at}.Name '{name}' not found."),
-            );
+            check.refuse(&format!(".domain.devices.disks[{index}].name"), format!("{at}.Name '{name}' not found."));
         }
         if let Some(order) = number(disk, "/bootOrder") {
             if orders.contains(&order) {

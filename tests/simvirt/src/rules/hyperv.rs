@@ -6,13 +6,8 @@ use crate::value::{flag, list, present, text};
 const HYPERV: &str = "/domain/features/hyperv";
 
 /// What needs what. KubeVirt reports the first feature of a chain whose need was switched off.
-const NEEDS: [(&str, &str); 5] = [
-    ("evmcs", "vapic"),
-    ("ipi", "vpindex"),
-    ("tlbflush", "vpindex"),
-    ("synictimer", "synic"),
-    ("synic", "vpindex"),
-];
+const NEEDS: [(&str, &str); 5] =
+    [("evmcs", "vapic"), ("ipi", "vpindex"), ("tlbflush", "vpindex"), ("synictimer", "synic"), ("synic", "vpindex")];
 
 pub(super) fn check(check: &mut Check<'_>) {
     if !present(check.spec, HYPERV) {
@@ -42,9 +37,6 @@ pub(super) fn check(check: &mut Check<'_>) {
         .iter()
         .any(|f| text(f, "/name") == Some("vmx") && text(f, "/policy") == Some("require"));
     if evmcs && !vmx {
-        check.refuse(
-            ".domain.cpu.features",
-            "vmx cpu feature is required when evmcs is set".to_owned(),
-        );
+        check.refuse(".domain.cpu.features", "vmx cpu feature is required when evmcs is set".to_owned());
     }
 }

@@ -29,11 +29,7 @@ pub(crate) struct Check<'a> {
 
 impl Check<'_> {
     fn refuse(&mut self, field: &str, message: String) {
-        self.found.push(Refusal {
-            reason: "FieldValueInvalid",
-            field: format!("{}{field}", self.at),
-            message,
-        });
+        self.found.push(Refusal { reason: "FieldValueInvalid", field: format!("{}{field}", self.at), message });
     }
 }
 
@@ -58,33 +54,22 @@ pub(crate) fn schema(vm: &Value) -> Vec<Refusal> {
 /// The validator of VirtualMachines.
 pub(crate) fn vm(vm: &Value) -> Vec<Refusal> {
     let none = Value::Null;
-    let mut check = Check {
-        spec: vm.pointer("/spec/template/spec").unwrap_or(&none),
-        at: "spec.template.spec",
-        found: Vec::new(),
-    };
+    let mut check =
+        Check { spec: vm.pointer("/spec/template/spec").unwrap_or(&none), at: "spec.template.spec", found: Vec::new() };
     run_strategy(&mut check, vm);
     if sockets_above_maximum(check.spec) {
         // KubeVirt's VM validator says this twice.
         cpu::sockets(&mut check);
     }
     spec(&mut check);
-    sidecar(
-        &mut check,
-        vm.pointer("/spec/template/metadata"),
-        "spec.template.metadata.annotations",
-    );
+    sidecar(&mut check, vm.pointer("/spec/template/metadata"), "spec.template.metadata.annotations");
     check.found
 }
 
 /// The validator of VirtualMachineInstances at their creation.
 pub(crate) fn vmi(vmi: &Value) -> Vec<Refusal> {
     let none = Value::Null;
-    let mut check = Check {
-        spec: vmi.get("spec").unwrap_or(&none),
-        at: "spec",
-        found: Vec::new(),
-    };
+    let mut check = Check { spec: vmi.get("spec").unwrap_or(&none), at: "spec", found: Vec::new() };
     spec(&mut check);
     // Disks and network devices are checked a second time here, so their messages come twice.
     disks::each(&mut check);

@@ -28,9 +28,7 @@ impl Names {
         match value {
             Value::String(s) => Value::String(self.ours.get(s).unwrap_or(s).clone()),
             Value::Array(items) => Value::Array(items.iter().map(|i| self.translate(i)).collect()),
-            Value::Object(map) => {
-                Value::Object(map.iter().map(|(k, v)| (k.clone(), self.translate(v))).collect())
-            }
+            Value::Object(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), self.translate(v))).collect()),
             other => other.clone(),
         }
     }
@@ -92,9 +90,8 @@ pub(crate) fn answers(recorded: &Exchange, ours: &Answer) -> Option<String> {
 
 /// Compares status code and message.
 pub(crate) fn status_and_message(status: u16, message: &str, ours: &Answer) -> Option<String> {
-    (ours.status != status || (status >= 400 && ours.message() != message)).then(|| {
-        format!("{} {:?}, recorded {status} {message:?}", ours.status, ours.message())
-    })
+    (ours.status != status || (status >= 400 && ours.message() != message))
+        .then(|| format!("{} {:?}, recorded {status} {message:?}", ours.status, ours.message()))
 }
 
 /// The causes that admission lists are not compared: only their messages are recorded for most rules.

@@ -16,26 +16,21 @@ pub(crate) async fn replay(traces: &Traces, wire: &Wire, report: &mut Report) ->
         if exchange.method == "GET" {
             // The controller's own writes arrive a moment later.
             let recorded = normal(&exchange.answer);
-            let difference = wire
-                .settle(&exchange.path, |vm| differs("VM", &recorded, &normal(vm)))
-                .await?;
+            let difference = wire.settle(&exchange.path, |vm| differs("VM", &recorded, &normal(vm))).await?;
             names.learn(&exchange.answer, &wire.get(&exchange.path).await?);
             report.compared(FOLDER, &exchange.name, difference);
             continue;
         }
         let body = names.translate(&exchange.body);
         let content = exchange.content_type.as_deref();
-        let ours = wire
-            .send(user, &exchange.method, &exchange.path, content, Some("application/json, */*"), &body)
-            .await?;
+        let ours =
+            wire.send(user, &exchange.method, &exchange.path, content, Some("application/json, */*"), &body).await?;
         let difference = if exchange.name == "jp-avic-strict" {
             strict(&exchange.answer, exchange.status, &ours)
         } else {
             answers(&exchange, &ours).or_else(|| {
                 let spec = |vm: &Value| normal(vm).get("spec").cloned().unwrap_or_default();
-                (exchange.status < 300)
-                    .then(|| differs("spec", &spec(&exchange.answer), &spec(&ours.body)))
-                    .flatten()
+                (exchange.status < 300).then(|| differs("spec", &spec(&exchange.answer), &spec(&ours.body))).flatten()
             })
         };
         names.learn(&exchange.answer, &ours.body);

@@ -104,9 +104,7 @@ async fn start(wire: &Wire, name: &str, row: &Value) -> anyhow::Result<Option<St
     let always = json!([{"op": "replace", "path": "/spec/runStrategy", "value": "Always"}]);
     wire.patch(User::Operator, &path, &always).await?;
     let recorded = essence(&row["afterStart"]);
-    let difference = wire
-        .settle(&path, |vm| differs("status", &recorded, &essence(&vm["status"])))
-        .await?;
+    let difference = wire.settle(&path, |vm| differs("status", &recorded, &essence(&vm["status"]))).await?;
     let halt = json!([{"op": "replace", "path": "/spec/runStrategy", "value": "Halted"}]);
     wire.patch(User::Operator, &path, &halt).await?;
     Ok(difference)

@@ -38,7 +38,11 @@ pub(crate) async fn replay(
         compared += 1;
     }
     let rest = traces.requests(folder)?.saturating_sub(compared);
-    report.unsupported(folder, "looks at VM and VMI around the rows (in the rows), and creations, whose bodies are not stored", rest);
+    report.unsupported(
+        folder,
+        "looks at VM and VMI around the rows (in the rows), and creations, whose bodies are not stored",
+        rest,
+    );
     Ok(())
 }
 
@@ -104,11 +108,7 @@ async fn one(namespace: &str, name: &str, row: &Value, wire: &Wire) -> anyhow::R
 }
 
 fn outcome(vm: &Value) -> Value {
-    let restart = vm["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|c| c["type"] == "RestartRequired");
+    let restart = vm["status"]["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "RestartRequired");
     json!({
         "restartRequired": restart.is_some_and(|c| c["status"] == "True"),
         "message": restart.map(|c| &c["message"]),

@@ -164,9 +164,7 @@ async fn accept_header(wire: &Wire, row: &Value) -> anyhow::Result<Option<String
     let accept = text(row, "/acceptHeader").filter(|a| *a != "(none)");
     let path = subresource_path(NAMESPACE, "halted", text(row, "/op").unwrap_or_default());
     let body = json!({"dryRun": ["All"]});
-    let ours = wire
-        .send(User::Operator, "PUT", &path, Some("application/json"), accept, &body)
-        .await?;
+    let ours = wire.send(User::Operator, "PUT", &path, Some("application/json"), accept, &body).await?;
     let status = row.get("status").and_then(Value::as_u64);
     if status != Some(ours.status.into()) || text(row, "/contentType") != ours.content_type.as_deref() {
         return Ok(Some(format!("{} {:?}, recorded {row}", ours.status, ours.content_type)));

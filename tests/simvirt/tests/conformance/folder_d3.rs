@@ -14,7 +14,9 @@ const NAMESPACE: &str = "scen-d3";
 
 pub(crate) async fn replay(traces: &Traces, wire: &Wire, report: &mut Report) -> anyhow::Result<()> {
     for row in traces.rows(&format!("{FOLDER}/index.json"))? {
-        let Some(name) = text(&row, "/name") else { continue };
+        let Some(name) = text(&row, "/name") else {
+            continue;
+        };
         if let Some(reason) = unsupported::request(FOLDER, name) {
             report.unsupported(FOLDER, reason, 1);
             continue;

@@ -48,7 +48,8 @@ async fn prepare(wire: &Wire, guest: &Guest, exchange: &Exchange) -> anyhow::Res
     let missed = wire
         .settle(&vmi_path(NAMESPACE, NAME), |vmi| {
             let reached = text(vmi, "/status/phase") == Some(phase)
-                && (!agent || vmi.pointer("/status/conditions").is_some_and(|c| c.to_string().contains("AgentConnected")));
+                && (!agent
+                    || vmi.pointer("/status/conditions").is_some_and(|c| c.to_string().contains("AgentConnected")));
             (!reached).then(|| format!("the VMI did not reach {phase}"))
         })
         .await?;
@@ -58,12 +59,7 @@ async fn prepare(wire: &Wire, guest: &Guest, exchange: &Exchange) -> anyhow::Res
 
 /// The recording's virt-handler was never there: no pod first, then a pod on whose port nothing listens.
 fn handler(exchange: &Exchange) -> Handler {
-    let address = exchange
-        .answer
-        .as_str()
-        .and_then(|text| text.split("https://").nth(1))
-        .and_then(|rest| rest.split('/').next());
-    address.map_or(Handler::Missing, |address| Handler::Refuses {
-        address: address.to_owned(),
-    })
+    let address =
+        exchange.answer.as_str().and_then(|text| text.split("https://").nth(1)).and_then(|rest| rest.split('/').next());
+    address.map_or(Handler::Missing, |address| Handler::Refuses { address: address.to_owned() })
 }

@@ -27,10 +27,8 @@ pub(crate) struct Exchange {
 impl Traces {
     /// Where they are looked for.
     pub(crate) fn place() -> PathBuf {
-        let shared = std::env::var_os("WINTUNE_SHARED").map_or_else(
-            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
-            PathBuf::from,
-        );
+        let shared = std::env::var_os("WINTUNE_SHARED")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"), PathBuf::from);
         shared.join("kubevirt/traces")
     }
 
@@ -89,11 +87,9 @@ impl Traces {
     /// The VM manifest that all scenarios start from, in another namespace and under another name.
     pub(crate) fn manifest(&self, namespace: &str, name: &str, strategy: &str) -> anyhow::Result<Value> {
         let mut vm = self.exchange("b1-patch-stopped-vm/001-jp-create.json")?.body;
-        for (pointer, value) in [
-            ("/metadata/namespace", namespace),
-            ("/metadata/name", name),
-            ("/spec/runStrategy", strategy),
-        ] {
+        for (pointer, value) in
+            [("/metadata/namespace", namespace), ("/metadata/name", name), ("/spec/runStrategy", strategy)]
+        {
             if let Some(place) = vm.pointer_mut(pointer) {
                 *place = Value::from(value);
             }

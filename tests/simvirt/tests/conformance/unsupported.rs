@@ -14,7 +14,11 @@ const REQUESTS: [(&str, &str, &str); 17] = [
     ("f-guest-queries", "-migrate", "migrations are not simulated"),
     ("f-guest-queries", "expand", "expand-spec and expand-vm-spec are not simulated"),
     ("f-guest-queries", "handler-pod", "handler pods are not simulated; the test sets what virt-api finds"),
-    ("d3-running-field-and-rights", "old-after", "looks at the VM whose bodies are not stored; the effect is compared with the call"),
+    (
+        "d3-running-field-and-rights",
+        "old-after",
+        "looks at the VM whose bodies are not stored; the effect is compared with the call",
+    ),
     ("d3-running-field-and-rights", "old-patch", "bodies of writes are not stored in this folder"),
     ("d3-running-field-and-rights", "old-to-runstrategy", "bodies of writes are not stored in this folder"),
     ("d3-running-field-and-rights", "rerun-", "needs the write before it, whose body is not stored"),
@@ -29,7 +33,10 @@ const FOLDERS: [(&str, &str); 21] = [
     ("b3-instancetype", "instancetypes and preferences are not simulated"),
     ("c3-running-instancetype-vm", "instancetypes and preferences are not simulated"),
     ("d2-vmi-ends", "bodies are not stored; ends are compared in d4, start failures and back-off are not simulated"),
-    ("e1-third-party-vmi-webhook", "third-party webhooks are the API server's business; VMI updates by others are not refused"),
+    (
+        "e1-third-party-vmi-webhook",
+        "third-party webhooks are the API server's business; VMI updates by others are not refused",
+    ),
     ("e2-third-party-pod-webhook", "pods are not simulated"),
     ("e3-vmi-webhook-adds-sidecar-annotation", "pods and feature gates are not simulated"),
     ("g0-h0-pods-default", "pods are not simulated"),
@@ -51,10 +58,7 @@ const FOLDERS: [(&str, &str); 21] = [
 
 /// Why a request is not compared, if it is not.
 pub(crate) fn request(folder: &str, name: &str) -> Option<&'static str> {
-    REQUESTS
-        .iter()
-        .find(|(f, part, _)| *f == folder && name.contains(part))
-        .map(|(_, _, reason)| *reason)
+    REQUESTS.iter().find(|(f, part, _)| *f == folder && name.contains(part)).map(|(_, _, reason)| *reason)
 }
 
 /// Counts the folders that are left out.

@@ -54,17 +54,12 @@ impl Wire {
     /// ClusterRole `kubevirt.io:edit`, another one to nothing.
     pub(crate) async fn new(plane: &ControlPlane, traces: &Traces) -> anyhow::Result<Wire> {
         let admin = plane.admin();
-        let spaces = [
-            "wintune-system", "scen-b", "scen-b2", "scen-c1", "scen-c2", "scen-d1", "scen-d3", "scen-d4", "scen-f",
-        ];
+        let spaces =
+            ["wintune-system", "scen-b", "scen-b2", "scen-c1", "scen-c2", "scen-d1", "scen-d3", "scen-d4", "scen-f"];
         for space in spaces {
             harness::create_namespace(&admin, space).await?;
         }
-        let mut wire = Wire {
-            admin: admin.clone(),
-            operator: admin.clone(),
-            nobody: admin,
-        };
+        let mut wire = Wire { admin: admin.clone(), operator: admin.clone(), nobody: admin };
         for (space, name) in [("wintune-system", "wintune"), ("scen-d3", "nobody")] {
             let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
             wire.admin_post(&format!("/api/v1/namespaces/{space}/serviceaccounts"), &account).await?;
@@ -139,19 +134,11 @@ impl Wire {
         };
         let response = client.send(request.body(Body::from(bytes))?).await?;
         let status = response.status().as_u16();
-        let content_type = response
-            .headers()
-            .get("content-type")
-            .and_then(|v| v.to_str().ok())
-            .map(str::to_owned);
+        let content_type = response.headers().get("content-type").and_then(|v| v.to_str().ok()).map(str::to_owned);
         let bytes = axum::body::to_bytes(axum::body::Body::new(response.into_body()), usize::MAX).await?;
         let raw = String::from_utf8_lossy(&bytes).into_owned();
         let body = serde_json::from_str(&raw).unwrap_or(Value::String(raw));
-        Ok(Answer {
-            status,
-            content_type,
-            body,
-        })
+        Ok(Answer { status, content_type, body })
     }
 
     /// The object at `path`, or null.

@@ -116,6 +116,10 @@ pub struct PolicyRef {
     /// Generation of the policy that was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
+    /// When the policy was made. A definition that is younger was made anew, and took the policy with it: nobody
+    /// withdrew that policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
     /// What to do when the policy no longer covers this VM, as it was last read: the policy itself is gone by then.
     #[serde(default)]
     pub on_withdrawal: OnWithdrawal,

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use kube::api::ObjectMeta;
 use kube::core::{DeserializeGuard, Selector};
@@ -68,7 +67,7 @@ fn view(
         name,
         uid: meta.uid.clone().unwrap_or_default(),
         generation: meta.generation.unwrap_or_default(),
-        created: meta.creation_timestamp.as_ref().map_or(0, |t| Timestamp::as_second(t.0)),
+        created: meta.creation_timestamp.clone(),
         selector,
         namespace_selector,
         limits,

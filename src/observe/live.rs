@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource};
@@ -95,8 +96,12 @@ pub async fn withdrawal(client: &Client, policy: &PolicyRef, namespace: &str) ->
             )
         }
     };
-    if let Err(why) = definition {
-        return Withdrawal::Unknown(why);
+    match definition {
+        Err(why) => return Withdrawal::Unknown(why),
+        Ok(made) if made > policy.created => {
+            return Withdrawal::Unknown("its definition was made anew since, and lost every policy".to_owned());
+        }
+        Ok(_) => {}
     }
     match found {
         Err(error) => Withdrawal::Unknown(error.to_string()),
@@ -111,8 +116,8 @@ fn uid<K>(found: Option<PartialObjectMeta<K>>) -> Option<String> {
     found.and_then(|found| found.metadata.uid)
 }
 
-/// Fails unless a definition of ours is there, established and not being deleted.
-async fn definition<K: Resource<DynamicType = ()>>(client: &Client) -> Result<(), String> {
+/// When a definition of ours was made. Fails unless it is there, established and not being deleted.
+async fn definition<K: Resource<DynamicType = ()>>(client: &Client) -> Result<Option<Time>, String> {
     let name = format!("{}.{}", K::plural(&()), K::group(&()));
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let crd = match bounded("CustomResourceDefinition", api.get_opt(&name)).await {
@@ -125,7 +130,7 @@ async fn definition<K: Resource<DynamicType = ()>>(client: &Client) -> Result<()
     }
     let conditions = crd.status.and_then(|s| s.conditions).unwrap_or_default();
     if conditions.iter().any(|c| c.type_ == "Established" && c.status == "True") {
-        Ok(())
+        Ok(crd.metadata.creation_timestamp)
     } else {
         Err(format!("the definition {name} is not established"))
     }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::{Selector, SelectorExt};
 
 use super::facts::Wanted;
@@ -41,8 +42,8 @@ pub struct PolicyView {
     pub uid: String,
     /// Generation.
     pub generation: i64,
-    /// Seconds since 1970 of its creation.
-    pub created: i64,
+    /// When it was made; absent in a file.
+    pub created: Option<Time>,
     /// Which VMs.
     pub selector: Selector,
     /// Which namespaces; everything for a `WindowsTuning`, which lies in one.
@@ -130,6 +131,7 @@ pub fn decide(vm: Marks<'_>, policies: &Policies) -> Consent {
                 name: name.to_owned(),
                 uid: None,
                 generation: None,
+                created: None,
                 on_withdrawal: OnWithdrawal::Keep,
             };
             let wanted = Wanted { profile: profile.to_owned(), ..Wanted::default() };
@@ -151,7 +153,7 @@ pub fn decide(vm: Marks<'_>, policies: &Policies) -> Consent {
                 }
             }
         }
-        matching.sort_by_key(|p| (-p.tuning.priority, p.created, p.name.clone()));
+        matching.sort_by_key(|p| (-p.tuning.priority, p.created.clone(), p.name.clone()));
         if let Some((winner, rest)) = matching.split_first() {
             let wanted = Wanted {
                 profile: winner.tuning.profile.clone(),
@@ -172,6 +174,7 @@ impl PolicyView {
             name: self.name.clone(),
             uid: Some(self.uid.clone()),
             generation: Some(self.generation),
+            created: self.created.clone(),
             on_withdrawal: self.tuning.on_withdrawal,
         }
     }
@@ -247,6 +250,7 @@ fn annotations(annotations: &BTreeMap<String, String>) -> Annotations<'_> {
 mod tests {
     use super::*;
     use crate::api::tuning::Apply;
+    use k8s_openapi::jiff::Timestamp;
 
     fn decide(annotations: &[(&str, &str)], policies: &Policies) -> Consent {
         let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
@@ -259,7 +263,7 @@ mod tests {
             name: name.to_owned(),
             uid: format!("uid-{name}"),
             generation: 1,
-            created,
+            created: Timestamp::from_second(created).ok().map(Time),
             selector: Selector::default(),
             namespace_selector: Selector::default(),
             limits: None,

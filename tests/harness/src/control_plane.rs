@@ -112,7 +112,8 @@ impl ControlPlane {
         let mut tries = 1;
         loop {
             let mut apiserver = self.launch.start_apiserver()?;
-            match wait_until_ready(&self.client, &mut apiserver, &mut self.etcd).await {
+            let admin = kubeconfig::client(&self.kubeconfig).await?;
+            match wait_until_ready(&admin, &mut apiserver, &mut self.etcd).await {
                 Ok(()) => {
                     self.apiserver = Some(apiserver);
                     return Ok(());

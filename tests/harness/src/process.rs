@@ -49,6 +49,21 @@ impl Daemon {
     /// # Errors
     /// When the log cannot be opened or `setpriv` cannot be run. That `program` itself is missing shows in the log.
     pub(crate) fn spawn(name: &'static str, program: &Path, args: &[String], log: &Path) -> Result<Self> {
+        Self::spawn_with(name, program, args, &[], log)
+    }
+
+    /// [`Daemon::spawn`] with variables added to the environment. Proxy settings of the caller are left out: they are
+    /// not for servers on this machine.
+    ///
+    /// # Errors
+    /// As [`Daemon::spawn`].
+    pub(crate) fn spawn_with(
+        name: &'static str,
+        program: &Path,
+        args: &[String],
+        variables: &[(&str, &str)],
+        log: &Path,
+    ) -> Result<Self> {
         let out = OpenOptions::new()
             .create(true)
             .append(true)
@@ -60,9 +75,13 @@ impl Daemon {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(program)
             .args(args)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err);
+        for proxy in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+            command.env_remove(proxy);
+        }
         let spawner = SPAWNER.as_ref().map_err(|error| anyhow!("start the thread that starts processes: {error}"))?;
         let (reply, answer) = channel();
         spawner.send((command, reply)).context("ask the spawner thread")?;
@@ -113,11 +132,12 @@ impl Daemon {
         }
     }
 
-    fn exited(&mut self) -> Result<Option<ExitStatus>> {
+    pub(crate) fn exited(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("look whether {} has ended", self.name))
     }
 
-    fn kill(&mut self) {
+    /// SIGKILL, then a wait for the end.
+    pub(crate) fn kill(&mut self) {
         // Both fail only when the process has ended already, which is what they are for.
         let _ = self.child.kill();
         let _ = self.child.wait();

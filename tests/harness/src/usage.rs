@@ -59,7 +59,9 @@ impl ControlPlane {
             },
             ..TokenRequest::default()
         };
-        let answer = Api::<ServiceAccount>::namespaced(self.admin(), namespace)
+        // Made anew, so that it works on whatever runtime the caller is on.
+        let admin = self.client_from(&self.kubeconfig).await?;
+        let answer = Api::<ServiceAccount>::namespaced(admin, namespace)
             .create_token_request(service_account, &PostParams::default(), &request)
             .await
             .with_context(|| format!("ask for a token of the ServiceAccount {namespace}/{service_account}"))?;
@@ -97,7 +99,7 @@ impl ControlPlane {
     /// # Errors
     /// When a file cannot be read or parsed, or the API server refuses a document; the error names it.
     pub async fn apply_files(&self, dir_or_file: &Path) -> Result<()> {
-        apply::files(&self.client, dir_or_file).await
+        apply::files(&self.client_from(&self.kubeconfig).await?, dir_or_file).await
     }
 
     /// Every request that has been answered since the start, whoever sent it, in the order of the answers.

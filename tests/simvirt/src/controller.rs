@@ -93,6 +93,7 @@ async fn step(context: &Context, key: &Key) -> kube::Result<Option<Duration>> {
     remember(context, &vm, vmi.as_ref());
 
     let decision = decide(&vm, vmi.as_ref());
+    let vm = if decision == Decision::StopAndStart { ask_for_start(context, key, vm).await? } else { vm };
     let mut again = None;
     let mut failure = None;
     let vmi = match (decision, vmi) {
@@ -118,7 +119,7 @@ async fn step(context: &Context, key: &Key) -> kube::Result<Option<Duration>> {
             vmi
         }
     };
-    let known = Known { failure, add_start: decision == Decision::StopAndStart, now: &now(), ..Known::default() };
+    let known = Known { failure, now: &now(), ..Known::default() };
     write_status(context, key, vm, vmi.as_ref(), known).await?;
     Ok(again)
 }
@@ -237,6 +238,16 @@ fn remember(context: &Context, vm: &Value, vmi: Option<&Value>) {
             }
         }
     }
+}
+
+/// Asks for another VMI, before the failed one is deleted: a lost race for the status would lose the request later.
+async fn ask_for_start(context: &Context, key: &Key, mut vm: Value) -> kube::Result<Value> {
+    const REQUESTS: &str = "/status/stateChangeRequests";
+    if !list(&vm, REQUESTS).is_empty() {
+        return Ok(vm);
+    }
+    set(&mut vm, REQUESTS, json!([{"action": "Start"}]));
+    context.controller.replace_status(key, &vm).await
 }
 
 /// How long the next VMI must still wait.

@@ -51,10 +51,10 @@ use tokio::task::JoinSet;
 pub use guest::Guest;
 pub use guest_os::GUEST_ANNOTATION;
 pub use options::{Handler, Options, Rollout, Stage};
+pub use server::Server;
 
 use crate::context::Context;
 use crate::objects::Objects;
-use crate::server::Server;
 
 /// A running simulation. Dropping it ends its tasks; [`Simvirt::stop`] also takes the registrations back.
 pub struct Simvirt {

@@ -14,18 +14,21 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 /// A socket with its certificate, ready to serve.
-pub(crate) struct Server {
+pub struct Server {
     listener: TcpListener,
     acceptor: TlsAcceptor,
     /// The port on 127.0.0.1.
-    pub(crate) port: u16,
+    pub port: u16,
     /// The self-signed certificate, for `caBundle`.
-    pub(crate) certificate: String,
+    pub certificate: String,
 }
 
 impl Server {
     /// Binds a free port; the certificate is good for the Service in `namespace` and for 127.0.0.1.
-    pub(crate) async fn bind(namespace: &str) -> anyhow::Result<Server> {
+    ///
+    /// # Errors
+    /// When no port can be bound or no certificate be made.
+    pub async fn bind(namespace: &str) -> anyhow::Result<Server> {
         let names = vec![format!("virt-api.{namespace}.svc"), "localhost".to_owned(), "127.0.0.1".to_owned()];
         let key = rcgen::generate_simple_self_signed(names).context("make a certificate")?;
         let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.signing_key.serialize_der()));
@@ -45,7 +48,7 @@ impl Server {
     }
 
     /// Serves until it is aborted; its connections end with it.
-    pub(crate) async fn run(self, router: Router) {
+    pub async fn run(self, router: Router) {
         let mut connections = JoinSet::new();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {

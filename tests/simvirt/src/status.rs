@@ -14,8 +14,6 @@ pub(crate) struct Known<'a> {
     pub(crate) restart: Option<Option<&'a str>>,
     /// The template is the one the VMI was started from.
     pub(crate) unchanged: bool,
-    /// Ask for a start once the VMI is gone.
-    pub(crate) add_start: bool,
     /// RFC 3339.
     pub(crate) now: &'a str,
 }
@@ -30,7 +28,7 @@ pub(crate) fn next(vm: &Value, vmi: Option<&Value>, known: &Known<'_>) -> Value 
     let ready = vmi.is_some_and(|v| condition_true(v, "Ready"));
     put(&mut status, "/ready", ready.then_some(json!(true)));
     set(&mut status, "/printableStatus", json!(printable(vm, vmi)));
-    let requests = requests(vm, vmi, known.add_start);
+    let requests = requests(vm, vmi);
     put(&mut status, "/stateChangeRequests", (!requests.is_empty()).then_some(Value::Array(requests)));
     if vmi.is_some() {
         let generation = number(vm, "/metadata/generation").unwrap_or(1);
@@ -73,7 +71,7 @@ fn printable(vm: &Value, vmi: Option<&Value>) -> &'static str {
 }
 
 /// Requests that are done are taken off the front: a Stop once its VMI is gone, a Start once a VMI is there.
-fn requests(vm: &Value, vmi: Option<&Value>, add_start: bool) -> Vec<Value> {
+fn requests(vm: &Value, vmi: Option<&Value>) -> Vec<Value> {
     let mut requests = list(vm, "/status/stateChangeRequests").to_vec();
     if requests.first().is_some_and(|r| text(r, "/action") == Some("Stop") && vmi.map(uid) != text(r, "/uid")) {
         requests.remove(0);
@@ -81,9 +79,6 @@ fn requests(vm: &Value, vmi: Option<&Value>, add_start: bool) -> Vec<Value> {
     let started = vmi.is_some_and(|v| !deleting(v) && !is_final(v));
     if started && requests.first().is_some_and(|r| text(r, "/action") == Some("Start")) {
         requests.remove(0);
-    }
-    if add_start && requests.is_empty() {
-        requests.push(json!({"action": "Start"}));
     }
     requests
 }

@@ -54,8 +54,18 @@ impl Wire {
     /// ClusterRole `kubevirt.io:edit`, another one to nothing.
     pub(crate) async fn new(plane: &ControlPlane, traces: &Traces) -> anyhow::Result<Wire> {
         let admin = plane.admin();
-        let spaces =
-            ["wintune-system", "scen-b", "scen-b2", "scen-c1", "scen-c2", "scen-d1", "scen-d3", "scen-d4", "scen-f"];
+        let spaces = [
+            "wintune-system",
+            "scen-b",
+            "scen-b2",
+            "scen-c1",
+            "scen-c2",
+            "scen-d1",
+            "scen-d2",
+            "scen-d3",
+            "scen-d4",
+            "scen-f",
+        ];
         for space in spaces {
             harness::create_namespace(&admin, space).await?;
         }

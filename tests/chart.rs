@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use harness::ControlPlane;
+use harness::{ControlPlane, helm_template};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -14,8 +14,6 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "wintune-system";
-/// The oldest that Chart.yaml allows. helm takes 1.20 for the cluster's version when it asks none.
-const KUBERNETES: &str = "1.28.0";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -29,25 +27,8 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
 }
 
-fn helm(args: &[&str]) -> Output {
-    let mut helm = Command::new(harness::binary("helm").expect("helm"));
-    helm.args(args).stdin(Stdio::null()).output().expect("run helm")
-}
-
-/// What `helm template` makes of the chart, or its words.
-fn try_render(values: &[&str]) -> Result<Vec<Value>, String> {
-    let chart = chart();
-    let mut args = vec!["template", "wintune", chart.to_str().unwrap(), "-n", NAMESPACE, "--kube-version", KUBERNETES];
-    args.extend(values.iter().flat_map(|value| ["--set", value]));
-    let output = helm(&args);
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    Ok(serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).expect("YAML"))
-}
-
-fn render(values: &[&str]) -> Vec<Value> {
-    try_render(values).unwrap_or_else(|words| panic!("{values:?}: {words}"))
+fn render(values: &[(&str, &str)]) -> Vec<Value> {
+    helm_template(&chart(), "wintune", NAMESPACE, values).unwrap_or_else(|words| panic!("{values:?}: {words}"))
 }
 
 /// Those of one kind, by name.
@@ -99,7 +80,7 @@ fn rendered_definitions_differ_from_the_files_by_keep_alone() {
         assert_eq!(with_floats(crd), with_floats(file), "{name}");
     }
     assert!(rendered.is_empty(), "no file for {:?}", rendered.keys());
-    assert!(of_kind(&render(&["crds.install=false"]), "CustomResourceDefinition").is_empty());
+    assert!(of_kind(&render(&[("crds.install", "false")]), "CustomResourceDefinition").is_empty());
 }
 
 #[test]
@@ -149,7 +130,7 @@ fn users_write_policies_of_their_namespaces_and_never_records() {
     let expected = ["create", "delete", "patch", "update"].map(|verb| ("windowstunings".to_owned(), verb.to_owned()));
     assert_eq!(edit, BTreeSet::from(expected));
     assert_eq!(roles["wintune-edit"]["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"], Value::Null);
-    let without = of_kind(&render(&["userRoles.create=false"]), "ClusterRole");
+    let without = of_kind(&render(&[("userRoles.create", "false")]), "ClusterRole");
     assert_eq!(without.keys().collect::<Vec<_>>(), ["wintune-operator"]);
 }
 
@@ -172,33 +153,36 @@ fn the_pod_asks_for_no_more_than_it_needs() {
     assert_eq!(deployment["spec"]["selector"]["matchLabels"], deployment["spec"]["template"]["metadata"]["labels"]);
 
     assert_eq!(of_kind(&objects, "PodDisruptionBudget").len(), 1);
-    let one = render(&["replicas=1"]);
+    let one = render(&[("replicas", "1")]);
     assert!(of_kind(&one, "PodDisruptionBudget").is_empty(), "a budget for one replica would only block drains");
 }
 
 #[test]
 fn unknown_and_wrong_values_are_refused_by_name() {
-    for (value, named) in [
-        ("replics=3", "replics"),
-        ("image.tagg=x", "tagg"),
-        ("resources.request.cpu=1", "request"),
-        ("replicas=two", "replicas"),
-        ("logJson=1", "logJson"),
-        ("statusInterval=0", "statusInterval"),
-        ("image.digest=latest", "digest"),
+    for (key, value) in [
+        ("replics", "3"),
+        ("image.tagg", "x"),
+        ("resources.request.cpu", "1"),
+        ("replicas", "two"),
+        ("logJson", "1"),
+        ("statusInterval", "0"),
+        ("image.digest", "latest"),
+        ("fullnameOverride", "Upper"),
     ] {
-        let words = try_render(&[value]).expect_err(value);
-        assert!(words.contains("values don't meet the specifications") && words.contains(named), "{value}: {words}");
+        let words = helm_template(&chart(), "wintune", NAMESPACE, &[(key, value)]).expect_err(key).to_string();
+        let named = key.split('.').all(|part| words.contains(part) || part == "cpu");
+        assert!(words.contains("values don't meet the specifications") && named, "{key}: {words}");
     }
     // Rancher adds its own to every release.
-    render(&["global.cattle.clusterName=local"]);
+    render(&[("global.cattle.clusterName", "local")]);
 }
 
 #[test]
 fn the_chart_is_of_this_version_and_helm_finds_nothing_to_say() {
     let meta: Value = serde_saphyr::from_str(&read(&chart().join("Chart.yaml"))).unwrap();
     assert_eq!(meta["appVersion"], env!("CARGO_PKG_VERSION"));
-    let lint = helm(&["lint", "--strict", "--kube-version", KUBERNETES, chart().to_str().unwrap()]);
+    let mut helm = Command::new(harness::binary("helm").expect("helm"));
+    let lint = helm.args(["lint", "--strict"]).arg(chart()).stdin(Stdio::null()).output().expect("run helm");
     assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
 }
 
@@ -258,42 +242,4 @@ async fn a_cluster_takes_the_chart_and_keeps_the_definitions_when_it_goes() {
     // The release finds its own definitions again.
     helm(&["install", "wintune", chart]);
     plane.stop().await.expect("stop");
-}
-
-#[tokio::test]
-async fn tmp_live() {
-    use kube::api::DynamicObject;
-    let plane = ControlPlane::start().await.expect("start");
-    let client = plane.admin();
-    plane.install_kubevirt_crds().await.expect("crds");
-    for n in [NAMESPACE, "erp"] { harness::create_namespace(&client, n).await.expect("ns"); }
-    let out = Command::new(harness::binary("helm").unwrap()).args(["install", "wintune", chart().to_str().unwrap(), "-n", NAMESPACE, "--kubeconfig"]).arg(plane.admin_kubeconfig()).output().unwrap();
-    assert!(out.status.success());
-    let config = plane.token_kubeconfig(NAMESPACE, "wintune-operator", "op").await.unwrap();
-    let labels: Vec<String> = ["vpindex","synic","synictimer","ipi","runtime","reset","base","frequencies","synic2"].iter().map(|l| format!("\"hyperv.node.kubevirt.io/{l}\":\"true\"")).collect();
-    let yaml = format!(r#"---
-{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"n1","labels":{{"kubevirt.io/schedulable":"true",{}}}}}}}
----
-{{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{{"name":"win","namespace":"erp","labels":{{"harvesterhci.io/os":"windows"}},"annotations":{{"vm.kubevirt.io/os":"windows2022"}}}},"spec":{{"runStrategy":"Halted","template":{{"metadata":{{"annotations":{{"vm.kubevirt.io/os":"windows2022"}}}},"spec":{{"domain":{{"devices":{{}}}}}}}}}}}}
----
-{{"apiVersion":"wintune.dev/v1alpha1","kind":"WindowsTuning","metadata":{{"name":"p","namespace":"erp"}},"spec":{{"selector":{{}},"onWithdrawal":"Restore","apply":{{"mode":"WhenStopped"}}}}}}
-"#, labels.join(","));
-    let file = plane.dir().join("objs.yaml");
-    std::fs::write(&file, yaml).unwrap();
-    plane.apply_files(&file).await.unwrap();
-    let log = std::fs::File::create("/tmp/op.log").unwrap();
-    let mut op = Command::new(root().join("target/debug/wintune")).arg("operator").env("KUBECONFIG", &config).env("WINTUNE_LISTEN", "127.0.0.1:18080").env("WINTUNE_STATUS_INTERVAL", "2").env("WINTUNE_NAMESPACE", NAMESPACE).stderr(log).spawn().unwrap();
-    let ar = kube::api::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("wintune.dev", "v1alpha1", "WindowsTuning"));
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "erp", &ar);
-    for _ in 0..2 {
-    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
-    api.delete("p", &Default::default()).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
-    plane.apply_files(&file).await.unwrap();
-    }
-    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    Command::new("kill").arg(op.id().to_string()).status().unwrap();
-    op.wait().unwrap();
-    std::fs::copy(plane.dir().join("audit.log"), "/tmp/audit.log").unwrap();
-    plane.stop().await.unwrap();
 }

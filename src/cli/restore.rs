@@ -27,7 +27,7 @@ pub struct RestoreArgs {
     /// Show what would be put back, and write nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Do not opt the VM out. A policy that still covers it will tune it again.
+    /// Do not opt the VM out. A policy that still covers it leaves it alone until that policy changes.
     #[arg(long)]
     keep_consent: bool,
 }
@@ -55,6 +55,9 @@ pub enum RestoreError {
     /// Nothing says that wintune wrote anything.
     #[error("{0}: neither a record nor the annotation wintune.dev/applied says that wintune wrote anything")]
     NothingApplied(String),
+    /// Everything is back already.
+    #[error("{0}: everything that wintune wrote is back already")]
+    Done(String),
     /// The pre-image is not used.
     #[error("{vm}: the pre-image is refused: {cause}")]
     Refused {
@@ -101,6 +104,9 @@ async fn restore(args: RestoreArgs) -> Result<String, RestoreError> {
         Err(cause) => return Err(RestoreError::Write { vm: label, cause: Box::new(cause) }),
     };
     let preimage = rollout::preimage(&vm, record.as_ref());
+    if preimage.spent {
+        return Err(RestoreError::Done(label));
+    }
     let Some(applied) = preimage.applied else {
         return Err(match preimage.fault {
             Some(cause) => RestoreError::Refused { vm: label, cause },

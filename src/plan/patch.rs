@@ -68,7 +68,13 @@ fn operations<'a>(before: &Value, after: &Value, pointers: impl Iterator<Item = 
         places.insert(place);
     }
     let mut operations = Vec::new();
+    let mut written: Vec<&str> = Vec::new();
     for place in places {
+        // Its holder was written as a whole.
+        if written.iter().any(|w| place.strip_prefix(w).is_some_and(|rest| rest.starts_with('/'))) {
+            continue;
+        }
+        let before_it = operations.len();
         let path = absolute(place);
         match (json::at(before, place), json::at(after, place)) {
             (None, Some(value)) => operations.push(PatchOperation::Add(AddOperation { path, value: value.clone() })),
@@ -77,6 +83,9 @@ fn operations<'a>(before: &Value, after: &Value, pointers: impl Iterator<Item = 
                 operations.push(PatchOperation::Replace(ReplaceOperation { path, value: new.clone() }));
             }
             _ => {}
+        }
+        if operations.len() > before_it {
+            written.push(place);
         }
     }
     operations
@@ -146,7 +155,9 @@ pub fn undo(domain: &Value, applied: &Applied) -> Undo {
 /// nothing left to undo.
 pub fn undo_patch(vm: &Vm, undo: &Undo, applied: &Applied) -> Patch {
     let mut patch = guards(vm);
-    let pointers = applied.entries.iter().map(|e| e.at.as_str()).chain(applied.created.iter().map(String::as_str));
+    // An object that we made and that now holds something of somebody else stays, and is nothing to write.
+    let gone = applied.created.iter().filter(|c| json::at(&undo.domain, c).is_none());
+    let pointers = applied.entries.iter().map(|e| e.at.as_str()).chain(gone.map(String::as_str));
     patch.extend(operations(vm.domain(), &undo.domain, pointers));
     if vm.annotations.contains_key(annotation::APPLIED) {
         patch.push(PatchOperation::Remove(RemoveOperation {

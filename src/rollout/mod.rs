@@ -78,6 +78,14 @@ pub struct Preimage {
     pub applied: Option<Applied>,
     /// What is wrong with the annotation; the record goes on deciding.
     pub fault: Option<String>,
+    /// Nothing of it is in the VM any more: somebody put everything back, `wintune restore` or another writer.
+    pub spent: bool,
+}
+
+impl Preimage {
+    fn whole(applied: Applied) -> Self {
+        Self { applied: Some(applied), ..Self::default() }
+    }
 }
 
 /// Joins record and annotation. The record decides; the annotation stands in only where the record has nothing, and
@@ -89,27 +97,25 @@ pub fn preimage(vm: &Vm, record: Option<&RecordStatus>) -> Preimage {
     let recorded = record.and_then(|r| r.applied.as_ref()).filter(|a| a.vm_uid == uid);
     let refused = |e: &AppliedError| format!("annotation {} is refused: {e}", annotation::APPLIED);
     let same = |a: &Applied| mirror == Some(&patch::to_annotation(a));
+    let faulty = |applied, fault| Preimage { applied, fault: Some(fault), spent: false };
     match (recorded, read) {
         (None, None) => Preimage::default(),
-        (None, Some(Ok(applied))) => Preimage { applied: Some(applied), fault: None },
-        (None, Some(Err(e))) => Preimage { applied: None, fault: Some(refused(&e)) },
+        (None, Some(Ok(applied))) => Preimage::whole(applied),
+        (None, Some(Err(e))) => faulty(None, refused(&e)),
         // The write was announced; the annotation, which goes in with it, says whether it happened.
-        (Some(a), _) if same(a) => {
-            Preimage { applied: Some(Applied { state: AppliedState::Written, ..a.clone() }), fault: None }
-        }
-        (Some(a), Some(Ok(earlier))) if a.state == AppliedState::Announced => {
-            Preimage { applied: Some(earlier), fault: None }
-        }
+        (Some(a), _) if same(a) => Preimage::whole(Applied { state: AppliedState::Written, ..a.clone() }),
+        (Some(a), Some(Ok(earlier))) if a.state == AppliedState::Announced => Preimage::whole(earlier),
         (Some(a), None) if a.state == AppliedState::Announced => Preimage::default(),
-        (Some(a), Some(Err(e))) => Preimage { applied: written(a), fault: Some(refused(&e)) },
-        (Some(a), Some(Ok(_))) => Preimage {
-            applied: written(a),
-            fault: Some(format!("annotation {} is not what wintune wrote; the record decides", annotation::APPLIED)),
-        },
-        (Some(a), None) => Preimage {
-            applied: written(a),
-            fault: Some(format!("annotation {} was removed; the record decides", annotation::APPLIED)),
-        },
+        (Some(a), Some(Err(e))) => faulty(written(a), refused(&e)),
+        (Some(a), Some(Ok(_))) => {
+            faulty(written(a), format!("annotation {} is not what wintune wrote; the record decides", annotation::APPLIED))
+        }
+        (Some(a), None) if patch::undo(vm.domain(), a).restored.is_empty() => {
+            Preimage { applied: written(a), fault: None, spent: true }
+        }
+        (Some(a), None) => {
+            faulty(written(a), format!("annotation {} was removed; the record decides", annotation::APPLIED))
+        }
     }
 }
 
@@ -267,7 +273,7 @@ fn taken_back(input: &Input<'_>, given: &Given, plan: &Plan) -> Option<String> {
 
 fn withdrawn(input: &Input<'_>) -> Step {
     let Some(record) = input.record else { return Step::Nothing };
-    let nothing_written = input.preimage.applied.is_none();
+    let nothing_written = input.preimage.applied.is_none() || input.preimage.spent;
     if record.phase == Phase::Reverted && nothing_written {
         return Next::step(Phase::Reverted, reason::RESTORED, record.next.clone().unwrap_or_default());
     }

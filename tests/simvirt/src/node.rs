@@ -167,7 +167,7 @@ async fn end(context: &Context, key: &Key, mut vmi: Value, memory: VmiMemory) ->
     }
     let forced = number(&vmi, "/spec/terminationGracePeriodSeconds").is_some_and(|s| s <= 1);
     let time = match (forced, is_final(&vmi)) {
-        (true, _) | (_, true) => context.options.terminating / 4,
+        (true, _) | (_, true) => context.options.terminating / 2,
         _ => context.options.terminating,
     };
     if let Some(left) = left(time, memory.deleted.map_or(Duration::ZERO, |d| d.elapsed())) {

@@ -9,7 +9,7 @@ pub struct Options {
     pub boot: Duration,
     /// From Running to the condition AgentConnected, for guests that have an agent.
     pub agent: Duration,
-    /// How long a VMI that is being deleted stays, unless its grace period is 0 or 1.
+    /// How long a VMI that is being deleted stays; half of it when its grace period is 0 or 1, or it has ended already.
     pub terminating: Duration,
     /// From the DELETED event of a VMI to the next one, where one follows. Real: 48 to 223 ms.
     pub recreate: Duration,

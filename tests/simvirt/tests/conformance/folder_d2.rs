@@ -16,7 +16,7 @@ const FOLDER: &str = "d2-vmi-ends";
 const NAMESPACE: &str = "scen-d2";
 const FIELD: &str = "/spec/template/spec/domain/ioThreadsPolicy";
 /// After this time no other VMI comes any more: many times what the simulation waits before it makes one.
-const NO_NEXT: Duration = Duration::from_millis(900);
+const NO_NEXT: Duration = Duration::from_millis(1500);
 
 pub(crate) async fn replay(traces: &Traces, wire: &Wire, guest: &Guest, report: &mut Report) -> anyhow::Result<()> {
     let mut compared = 0;

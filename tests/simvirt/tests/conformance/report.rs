@@ -31,6 +31,12 @@ impl Report {
         *folder.unsupported.entry(reason.to_owned()).or_default() += count;
     }
 
+    /// Takes in another report, about other folders.
+    pub(crate) fn add(&mut self, other: Report) {
+        self.folders.extend(other.folders);
+        self.mismatches.extend(other.mismatches);
+    }
+
     /// Prints the table; fails if anything differed.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         println!("\n{:<40} {:>8} {:>13}  why not", "folder", "compared", "not supported");

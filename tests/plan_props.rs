@@ -1,0 +1,794 @@
+//! Properties of plans over generated VMs: a plan is empty after its own write, a restore gives back every byte,
+//! nobody else's field is touched, and a forged pre-image leads nowhere.
+//!
+//! `PROPTEST_CASES` makes the runs longer. The last test to end prints how many plans were made.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // a test fails by panicking
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::collection::{btree_map, btree_set, vec};
+use proptest::option;
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use wintune::api::annotation::APPLIED;
+use wintune::api::record::{Applied, AppliedState, Entry};
+use wintune::api::tuning::{Enlightenment, Overrides, Switch};
+use wintune::plan::facts::{DOMAIN, Facts, NodePool, NodeView, Nodes, Vm, Wanted};
+use wintune::plan::{Plan, patch, plan, validate};
+
+static PLANS: AtomicUsize = AtomicUsize::new(0);
+static ENDED: AtomicUsize = AtomicUsize::new(0);
+/// Tests of this file that end with [`ended`].
+const TESTS: usize = 9;
+
+/// Cases of each property, unless `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: default.cases.max(1000), failure_persistence: None, ..default }
+}
+
+/// The last one says how much was tried.
+fn ended() {
+    if ENDED.fetch_add(1, Ordering::SeqCst) + 1 == TESTS {
+        let plans = PLANS.load(Ordering::SeqCst);
+        assert!(plans >= 20_000, "only {plans} plans were made");
+        println!("\nplans: {plans}");
+    }
+}
+
+// ---- what is generated ------------------------------------------------------------------------------------------
+
+type Field = BoxedStrategy<Option<Value>>;
+
+/// A switch in every shape that people write: `{}`, on, off, null inside, fields that we do not know, null itself.
+fn switch(key: &'static str) -> Field {
+    prop_oneof![
+        4 => Just(None),
+        1 => Just(Some(Value::Null)),
+        2 => Just(Some(json!({}))),
+        2 => Just(Some(json!({key: true}))),
+        2 => Just(Some(json!({key: false}))),
+        1 => Just(Some(json!({key: null}))),
+        1 => Just(Some(json!({key: true, "unknown": {"a": [1, 2]}}))),
+        1 => Just(Some(json!({"unknown": "b"}))),
+    ]
+    .boxed()
+}
+
+fn timer() -> Field {
+    prop_oneof![
+        3 => switch("present"),
+        1 => Just(Some(json!({"tickPolicy": "delay"}))),
+        1 => Just(Some(json!({"tickPolicy": "catchup", "present": true}))),
+        1 => Just(Some(json!({"tickPolicy": null}))),
+        1 => Just(Some(json!({"present": false, "tickPolicy": "discard"}))),
+    ]
+    .boxed()
+}
+
+/// An object of fields that are there or not.
+fn object(fields: Vec<(&'static str, Field)>) -> BoxedStrategy<Value> {
+    let (names, fields): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
+    fields
+        .prop_map(move |values| {
+            let there = names.iter().zip(values).filter_map(|(name, value)| Some(((*name).to_owned(), value?)));
+            Value::Object(there.collect())
+        })
+        .boxed()
+}
+
+/// A holder in every shape: absent, null, empty, or with its fields.
+fn holder(fields: Vec<(&'static str, Field)>) -> Field {
+    prop_oneof![
+        2 => Just(None),
+        1 => Just(Some(Value::Null)),
+        1 => Just(Some(json!({}))),
+        8 => object(fields).prop_map(Some),
+    ]
+    .boxed()
+}
+
+fn rarely(value: Value) -> Field {
+    prop_oneof![12 => Just(None), 1 => Just(Some(value))].boxed()
+}
+
+fn sometimes(value: Value) -> Field {
+    prop_oneof![Just(None), Just(Some(value))].boxed()
+}
+
+fn hyperv() -> Field {
+    let synictimer = prop_oneof![
+        1 => switch("enabled"),
+        1 => (switch("enabled"), switch("enabled")).prop_map(|(own, direct)| {
+            let mut own = own.filter(|o| !o.is_null())?;
+            own["direct"] = direct?;
+            Some(own)
+        }),
+    ];
+    let mut fields: Vec<(&'static str, Field)> = [
+        "relaxed",
+        "vapic",
+        "vpindex",
+        "synic",
+        "ipi",
+        "runtime",
+        "reset",
+        "frequencies",
+        "reenlightenment",
+        "tlbflush",
+    ]
+    .into_iter()
+    .map(|name| (name, switch("enabled")))
+    .collect();
+    fields.push(("synictimer", synictimer.boxed()));
+    fields.push(("spinlocks", prop_oneof![switch("enabled"), sometimes(json!({"spinlocks": 4096}))].boxed()));
+    fields.push(("vendorid", sometimes(json!({"vendorid": "somebody"}))));
+    fields.push(("evmcs", rarely(json!({}))));
+    fields.push(("unknown", rarely(json!({"enabled": true}))));
+    holder(fields)
+}
+
+fn features() -> Field {
+    holder(vec![
+        ("acpi", switch("enabled")),
+        ("smm", switch("enabled")),
+        ("kvm", sometimes(json!({"hidden": true}))),
+        ("hypervPassthrough", rarely(json!({"enabled": true}))),
+        ("unknown", rarely(json!([1]))),
+        ("hyperv", hyperv()),
+    ])
+}
+
+fn clock() -> Field {
+    holder(vec![
+        (
+            "utc",
+            prop_oneof![
+                switch("offsetSeconds").prop_map(|_| None),
+                sometimes(json!({})),
+                sometimes(json!({"offsetSeconds": 3600})),
+                rarely(Value::Null)
+            ]
+            .boxed(),
+        ),
+        (
+            "timezone",
+            prop_oneof![4 => Just(None), 1 => Just(Some(json!("Europe/Berlin"))), 1 => Just(Some(Value::Null))].boxed(),
+        ),
+        (
+            "timer",
+            holder(vec![
+                ("hpet", timer()),
+                ("pit", timer()),
+                ("rtc", timer()),
+                ("hyperv", timer()),
+                ("kvm", timer()),
+                ("unknown", rarely(json!({}))),
+            ]),
+        ),
+    ])
+}
+
+fn labels() -> Field {
+    prop_oneof![
+        1 => Just(None),
+        1 => Just(Some(json!({}))),
+        6 => Just(Some(json!({"harvesterhci.io/os": "windows"}))),
+        1 => Just(Some(json!({"harvesterhci.io/os": "linux", "a": "b"}))),
+        1 => Just(Some(json!({"kubevirt.io/os": "win2k22", "vm.kubevirt.io/template": "rhel9"}))),
+    ]
+    .boxed()
+}
+
+fn disks() -> BoxedStrategy<(Value, Value)> {
+    let bus = prop_oneof![Just("sata"), Just("scsi"), Just("virtio"), Just("usb")];
+    vec((bus, any::<bool>(), 0..4_u8), 0..4)
+        .prop_map(|disks| {
+            let name = |i: usize| format!("disk{i}");
+            let device = |i: usize, bus: &str, cdrom: bool| {
+                if cdrom {
+                    json!({"name": name(i), "cdrom": {"bus": "sata"}})
+                } else {
+                    json!({"name": name(i), "disk": {"bus": bus}})
+                }
+            };
+            let volume = |i: usize, kind: u8| match kind {
+                0 => json!({"name": name(i), "containerDisk": {"image": "registry.example/virtio-win:1"}}),
+                1 => json!({"name": name(i), "sysprep": {"configMap": {"name": "answers"}}}),
+                2 => json!({"name": name(i), "cloudInitNoCloud": {"userData": "#cloud-config"}}),
+                _ => json!({"name": name(i), "persistentVolumeClaim": {"claimName": "claim"}}),
+            };
+            let devices = disks.iter().enumerate().map(|(i, (bus, cdrom, _))| device(i, bus, *cdrom)).collect();
+            let volumes = disks.iter().enumerate().map(|(i, (_, _, kind))| volume(i, *kind)).collect();
+            (Value::Array(devices), Value::Array(volumes))
+        })
+        .boxed()
+}
+
+fn domain() -> BoxedStrategy<Value> {
+    object(vec![
+        ("features", features()),
+        ("clock", clock()),
+        ("cpu", prop_oneof![Just(None), Just(Some(json!({"cores": 4, "model": null}))), Just(Some(json!({"threads": 2})))].boxed()),
+        ("memory", prop_oneof![20 => Just(Some(json!({"guest": "4Gi"}))), 1 => Just(None)].boxed()),
+        ("machine", sometimes(json!({"type": "q35"}))),
+        ("firmware", prop_oneof![8 => Just(None), 1 => Just(Some(json!({"bootloader": {"efi": {}}}))), 1 => Just(Some(json!({"bootloader": {"efi": {"secureBoot": false}}})))].boxed()),
+        ("resources", prop_oneof![8 => Just(None), 1 => Just(Some(json!({}))), 1 => Just(Some(json!({"clock": {"timer": {"hyperv": {}}}, "features": null})))].boxed()),
+    ])
+}
+
+/// A VirtualMachine as it lies in a file, nulls and all.
+fn manifest() -> BoxedStrategy<Value> {
+    let strategy = prop_oneof![
+        Just(json!({"runStrategy": "Halted"})),
+        Just(json!({"runStrategy": "RerunOnFailure"})),
+        Just(json!({"running": false})),
+        Just(json!({})),
+    ];
+    let annotations = prop_oneof![2 => Just(None), 1 => Just(Some(json!({}))), 2 => Just(Some(json!({"a/b~c": "d"})))];
+    let architecture = prop_oneof![6 => Just(None), 6 => Just(Some(json!("amd64"))), 1 => Just(Some(json!("arm64")))];
+    let preference = rarely(json!({"name": "windows.2k25"}));
+    (domain(), disks(), strategy, labels(), labels(), annotations, architecture, preference, 1..90_i64)
+        .prop_map(
+            |(
+                mut domain,
+                (disks, volumes),
+                mut spec,
+                labels,
+                inner,
+                annotations,
+                architecture,
+                preference,
+                generation,
+            )| {
+                domain["devices"] =
+                    json!({"disks": disks, "interfaces": [{"name": "net0", "model": "e1000e", "masquerade": {}}]});
+                let mut pod = json!({"domain": domain, "volumes": volumes, "terminationGracePeriodSeconds": 180});
+                if let Some(architecture) = architecture {
+                    pod["architecture"] = architecture;
+                }
+                let mut template = json!({"spec": pod});
+                if let Some(inner) = inner {
+                    template["metadata"] = json!({"labels": inner});
+                }
+                spec["template"] = template;
+                if let Some(preference) = preference {
+                    spec["preference"] = preference;
+                }
+                let mut meta = json!({"name": "vm", "namespace": "erp", "uid": UID, "generation": generation,
+                "resourceVersion": (generation * 7).to_string()});
+                for (name, value) in [("labels", labels), ("annotations", annotations)] {
+                    if let Some(value) = value {
+                        meta[name] = value;
+                    }
+                }
+                json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": meta, "spec": spec})
+            },
+        )
+        .boxed()
+}
+
+const UID: &str = "0b5a2f34-9a5c-4f0e-8b7a-3f1d5c7e9a11";
+
+/// The same VM as an API server keeps it: it prunes nulls, and an empty map of annotations is none. Tried on a real
+/// one with KubeVirt's own definitions.
+fn stored() -> BoxedStrategy<Value> {
+    manifest()
+        .prop_map(|mut object| {
+            prune(&mut object);
+            object
+        })
+        .boxed()
+}
+
+fn prune(value: &mut Value) {
+    fn nulls(value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                map.retain(|_, v| !v.is_null());
+                map.values_mut().for_each(nulls);
+            }
+            Value::Array(items) => items.iter_mut().for_each(nulls),
+            _ => {}
+        }
+    }
+    nulls(value);
+    if value.pointer("/metadata/annotations").and_then(Value::as_object).is_some_and(Map::is_empty) {
+        value["metadata"].as_object_mut().unwrap().remove("annotations");
+    }
+}
+
+fn wanted() -> BoxedStrategy<Wanted> {
+    use Enlightenment::*;
+    let switchable = prop_oneof![
+        Just(Relaxed),
+        Just(Vapic),
+        Just(Spinlocks),
+        Just(Vpindex),
+        Just(Synic),
+        Just(Synictimer),
+        Just(SynictimerDirect),
+        Just(Ipi),
+        Just(Runtime),
+        Just(Reset)
+    ];
+    let any = prop_oneof![Just(Switch::On), Just(Switch::Off), Just(Switch::Leave)];
+    let reported = prop_oneof![Just(Frequencies), Just(Reenlightenment), Just(Tlbflush)];
+    let no_on = prop_oneof![Just(Switch::Off), Just(Switch::Leave)];
+    let some = (btree_map(switchable, any, 0..5), btree_map(reported, no_on, 0..3))
+        .prop_map(|(a, b)| Overrides { hyperv: a.into_iter().chain(b).collect() });
+    prop_oneof![1 => Just(Overrides::default()), 2 => some]
+        .prop_map(|overrides| Wanted { overrides, ..Wanted::default() })
+        .boxed()
+}
+
+/// The plain profile and some overrides: making a VM costs more than planning it.
+fn wishes() -> BoxedStrategy<Vec<Wanted>> {
+    vec(wanted(), 2..4).prop_map(|wishes| [Wanted::default()].into_iter().chain(wishes).collect()).boxed()
+}
+
+/// Offline, or a cluster of one to three nodes, most of them capable.
+fn nodes() -> BoxedStrategy<Nodes> {
+    let all = ["base", "vpindex", "synic", "synictimer", "ipi", "runtime", "reset", "frequencies", "time", "tlbflush"];
+    let lacking = prop_oneof![3 => Just(Default::default()), 1 => btree_set(0..all.len(), 0..3)];
+    let known = vec(lacking, 1..4).prop_map(move |nodes| {
+        let view = |(number, lacking): (usize, std::collections::BTreeSet<usize>)| {
+            let has = all.iter().enumerate().filter(|(i, _)| !lacking.contains(i));
+            let mut labels: BTreeMap<String, String> =
+                has.map(|(_, f)| (format!("hyperv.node.kubevirt.io/{f}"), "true".to_owned())).collect();
+            labels.insert("kubevirt.io/schedulable".to_owned(), "true".to_owned());
+            NodeView { name: format!("node{number}"), labels }
+        };
+        Nodes::Known(Arc::new(NodePool::new(nodes.into_iter().enumerate().map(view))))
+    });
+    prop_oneof![Just(Nodes::Assumed), known].boxed()
+}
+
+/// A change by somebody else beside ours: where, and what. `+` at the end appends to a list.
+fn theirs() -> BoxedStrategy<Vec<(&'static str, Value)>> {
+    let changes: Vec<(&'static str, Value)> = vec![
+        ("/metadata/labels/theirs", json!("yes")),
+        ("/metadata/annotations/theirs", json!("yes")),
+        ("/spec/runStrategy", json!("Manual")),
+        ("/spec/template/spec/domain/cpu/cores", json!(16)),
+        ("/spec/template/spec/domain/devices/disks/+", json!({"name": "new", "disk": {"bus": "virtio"}})),
+        ("/spec/template/spec/domain/features/smm", json!({"enabled": true})),
+        ("/spec/template/spec/domain/features/kvm", json!({"hidden": false})),
+        ("/spec/template/spec/domain/features/hyperv/vendorid", json!({"vendorid": "theirs"})),
+        ("/spec/template/spec/domain/clock/timer/kvm", json!({"present": false})),
+        ("/spec/template/spec/domain/clock/timezone", json!("Asia/Tokyo")),
+    ];
+    proptest::sample::subsequence(changes, 1..4).boxed()
+}
+
+// ---- what is done with it ---------------------------------------------------------------------------------------
+
+fn read(object: &Value) -> Vm {
+    Vm::from_object(object).unwrap()
+}
+
+fn plan_for(object: &Value, wanted: &Wanted, nodes: &Nodes) -> Plan {
+    PLANS.fetch_add(1, Ordering::Relaxed);
+    let facts = Facts { nodes: nodes.clone(), ..Facts::offline(read(object)) };
+    plan(&facts, wanted).unwrap()
+}
+
+fn domain_of(object: &Value) -> &Value {
+    object.pointer(DOMAIN).unwrap()
+}
+
+/// What the API server does to the counters: generation with the spec, resourceVersion always.
+fn bump(object: &mut Value, before: &Value) {
+    let meta = &mut object["metadata"];
+    let number = |v: &Value| v.as_str().unwrap().parse::<u64>().unwrap();
+    meta["resourceVersion"] = json!((number(&before["metadata"]["resourceVersion"]) + 3).to_string());
+    if object["spec"] != before["spec"] {
+        object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap() + 1);
+    }
+    prune(object);
+}
+
+/// Sends a patch as an API server takes it.
+fn send(object: &Value, patch: &json_patch::Patch) -> Value {
+    let mut after = object.clone();
+    if let Err(error) = json_patch::patch(&mut after, patch) {
+        panic!("{error}\npatch {}\nobject {object}", serde_json::to_string(patch).unwrap());
+    }
+    bump(&mut after, object);
+    after
+}
+
+/// Writes a plan into a VM: the VM afterwards, and the pre-image.
+fn write(object: &Value, plan: &Plan, earlier: Option<&Applied>) -> (Value, Applied) {
+    let applied = patch::merge(earlier, UID, &plan.change);
+    let after = send(object, &patch::apply_patch(&read(object), &plan.change, &applied));
+    assert_eq!(domain_of(&after), &plan.change.domain, "the patch does not lead to the planned domain");
+    (after, applied)
+}
+
+/// Restores a VM by what its annotation says, by the patch; the same by values must agree.
+fn restore(object: &Value) -> (Value, patch::Undo) {
+    let vm = read(object);
+    let applied = patch::from_annotation(&vm.annotations[APPLIED], UID).unwrap();
+    let undo = patch::undo(vm.domain(), &applied);
+    let after = send(object, &patch::undo_patch(&vm, &undo, &applied));
+    assert_eq!(domain_of(&after), &undo.domain, "the patch does not lead to the domain of the undo");
+    (after, undo)
+}
+
+/// Sets a value as a person would, making what holds it.
+fn put(object: &mut Value, pointer: &str, value: &Value) {
+    let mut place = object;
+    for key in pointer.split('/').skip(1) {
+        if key == "+" {
+            place.as_array_mut().unwrap().push(value.clone());
+            return;
+        }
+        place = place.as_object_mut().unwrap().entry(key).or_insert_with(|| json!({}));
+    }
+    *place = value.clone();
+}
+
+fn changed(object: &Value, theirs: &[(&str, Value)]) -> Value {
+    let mut after = object.clone();
+    theirs.iter().for_each(|(pointer, value)| put(&mut after, pointer, value));
+    bump(&mut after, object);
+    after
+}
+
+/// The bytes of a VM without the counters that the API server moves.
+fn bytes(object: &Value) -> String {
+    let mut object = object.clone();
+    let meta = object["metadata"].as_object_mut().unwrap();
+    meta.remove("generation");
+    meta.remove("resourceVersion");
+    serde_json::to_string(&object).unwrap()
+}
+
+/// Every leaf of a value by its pointer; an empty object is a leaf.
+fn leaves(value: &Value, at: &str, found: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            map.iter().for_each(|(key, value)| leaves(value, &format!("{at}/{key}"), found));
+        }
+        leaf => {
+            found.insert(at.to_owned(), leaf.clone());
+        }
+    }
+}
+
+fn below(pointer: &str, above: &str) -> bool {
+    pointer == above || pointer.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
+}
+
+// ---- what must hold ---------------------------------------------------------------------------------------------
+
+/// Runs a property over generated inputs.
+fn check<S: Strategy>(inputs: S, property: impl Fn(S::Value)) {
+    let mut runner = proptest::test_runner::TestRunner::new(config());
+    let result = runner.run(&inputs, |input| {
+        property(input);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    ended();
+}
+
+#[test]
+fn a_plan_is_empty_after_its_own_write() {
+    check((stored(), wishes(), nodes()), |(object, wishes, nodes)| {
+        for wanted in wishes {
+            let first = plan_for(&object, &wanted, &nodes);
+            let (after, _) = write(&object, &first, None);
+            let second = plan_for(&after, &wanted, &nodes);
+            assert!(!second.has_changes(), "{:?}", second.change.entries);
+            assert_eq!(second.change.entries, []);
+            assert_eq!(second.change.domain, *domain_of(&after));
+        }
+    });
+}
+
+#[test]
+fn a_restore_gives_back_every_byte() {
+    check((stored(), wishes(), nodes()), |(object, wishes, nodes)| {
+        for wanted in wishes {
+            let plan = plan_for(&object, &wanted, &nodes);
+            let (after, applied) = write(&object, &plan, None);
+            let (restored, undo) = restore(&after);
+            assert_eq!(bytes(&restored), bytes(&object));
+            assert_eq!(undo.kept, Vec::<String>::new());
+            assert_eq!(undo.restored.len(), applied.entries.len());
+            // Once more changes nothing.
+            assert_eq!(patch::undo(&undo.domain, &applied).domain, undo.domain);
+        }
+    });
+}
+
+/// KubeVirt's webhook writes `acpi: {}` into a `features` that we made.
+#[test]
+fn what_a_webhook_put_beside_ours_leaves_with_it() {
+    check((stored(), wanted(), nodes()), |(object, wanted, nodes)| {
+        let plan = plan_for(&object, &wanted, &nodes);
+        let mut applied = patch::merge(None, UID, &plan.change);
+        let with_webhook = |patch: &json_patch::Patch| {
+            let mut after = send(&object, patch);
+            if after.pointer(&format!("{DOMAIN}/features")).is_some_and(|f| f.get("acpi").is_none()) {
+                after["spec"]["template"]["spec"]["domain"]["features"]["acpi"] = json!({});
+            }
+            after
+        };
+        let dry_run = with_webhook(&patch::apply_patch(&read(&object), &plan.change, &applied));
+        applied.entries.extend(patch::companions(&plan.change.domain, domain_of(&dry_run), &plan.change.created));
+        applied.entries.sort_by(|a, b| a.at.cmp(&b.at));
+        let after = with_webhook(&patch::apply_patch(&read(&object), &plan.change, &applied));
+        let (restored, _) = restore(&after);
+        let mut expected = object.clone();
+        // A `features` of the owner's own gets its `acpi` at any write of anybody; that is not ours to take back.
+        if expected.pointer(&format!("{DOMAIN}/features")).is_some_and(|f| f.get("acpi").is_none()) {
+            expected["spec"]["template"]["spec"]["domain"]["features"]["acpi"] = json!({});
+        }
+        assert_eq!(bytes(&restored), bytes(&expected));
+    });
+}
+
+#[test]
+fn what_somebody_else_added_stays_and_the_rest_goes_back() {
+    check((stored(), wishes(), nodes(), theirs()), |(object, wishes, nodes, theirs)| {
+        for wanted in wishes {
+            let plan = plan_for(&object, &wanted, &nodes);
+            let (after, _) = write(&object, &plan, None);
+            let (restored, undo) = restore(&changed(&after, &theirs));
+            assert_eq!(bytes(&restored), bytes(&changed(&object, &theirs)));
+            assert_eq!(undo.kept, Vec::<String>::new());
+        }
+    });
+}
+
+#[test]
+fn a_value_of_ours_that_somebody_else_changed_stays() {
+    let how = prop_oneof![Just("replace"), Just("extend"), Just("remove")];
+    check((stored(), wanted(), nodes(), any::<prop::sample::Index>(), how), |(object, wanted, nodes, which, how)| {
+        let plan = plan_for(&object, &wanted, &nodes);
+        let (after, applied) = write(&object, &plan, None);
+        if applied.entries.is_empty() {
+            return;
+        }
+        let entry = &applied.entries[which.index(applied.entries.len())];
+        let place = format!("{DOMAIN}{}", entry.at);
+        let mut theirs = after.clone();
+        match how {
+            "replace" => put(&mut theirs, &place, &json!({"enabled": false, "present": false, "theirs": true})),
+            "extend" if after.pointer(&place).is_some_and(Value::is_object) => {
+                put(&mut theirs, &format!("{place}/theirs"), &json!(1));
+            }
+            _ => {
+                let (parent, key) = place.rsplit_once('/').unwrap();
+                theirs.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(key);
+            }
+        }
+        bump(&mut theirs, &after);
+        let (restored, undo) = restore(&theirs);
+        let (restored, theirs, original) = (domain_of(&restored), domain_of(&theirs), domain_of(&object));
+        for other in &applied.entries {
+            let (mine, at) = (restored.pointer(&other.at), &other.at);
+            if below(at, &entry.at) || below(&entry.at, at) {
+                continue;
+            }
+            assert_eq!(mine, original.pointer(at), "{at} is not back");
+        }
+        let mut kept = theirs.pointer(&entry.at).cloned();
+        for inner in applied.entries.iter().filter(|e| e.at != entry.at && below(&e.at, &entry.at)) {
+            let within = inner.at.strip_prefix(&entry.at).unwrap().trim_start_matches('/');
+            if how == "extend"
+                && let Some(map) = kept.as_mut().and_then(Value::as_object_mut)
+            {
+                map.remove(within);
+            }
+        }
+        assert_eq!(restored.pointer(&entry.at), kept.as_ref(), "theirs at {} is gone", entry.at);
+        let is_back = theirs.pointer(&entry.at) == original.pointer(&entry.at);
+        assert_eq!(undo.kept.contains(&entry.at), !is_back, "{:?}", undo.kept);
+    });
+}
+
+#[test]
+fn a_plan_changes_what_it_names_and_nothing_else() {
+    check((stored(), wanted(), nodes()), |(object, wanted, nodes)| {
+        let plan = plan_for(&object, &wanted, &nodes);
+        let vm = read(&object);
+        let applied = patch::merge(None, UID, &plan.change);
+        let entries = &plan.change.entries;
+
+        // Named: the settings to be written, each once, and only those.
+        let writes: Vec<&str> = plan.settings.iter().filter(|s| s.is_write()).map(|s| s.pointer.as_str()).collect();
+        let mut named: Vec<&str> = entries.iter().map(|e| e.at.as_str()).collect();
+        named.sort_unstable();
+        assert_eq!(writes, named);
+
+        let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
+        leaves(vm.domain(), "", &mut before);
+        leaves(&plan.change.domain, "", &mut after);
+        for (pointer, value) in &after {
+            let ours = entries.iter().any(|e| below(pointer, &e.at));
+            assert!(ours || before.get(pointer) == Some(value), "{pointer} was touched");
+        }
+        for (pointer, value) in &before {
+            let replaced =
+                entries.iter().any(|e| below(pointer, &e.at) || (value == &json!({}) && below(&e.at, pointer)));
+            assert!(replaced || after.get(pointer) == Some(value), "{pointer} was lost");
+        }
+
+        // The patch stays where it may.
+        let operations = serde_json::to_value(patch::apply_patch(&vm, &plan.change, &applied)).unwrap();
+        let (mut tests, mut others) = (Vec::new(), 0);
+        for operation in operations.as_array().unwrap() {
+            let path = operation["path"].as_str().unwrap();
+            match operation["op"].as_str().unwrap() {
+                "test" => {
+                    assert_eq!(others, 0, "a test behind a change");
+                    tests.push(path.to_owned());
+                }
+                "add" | "replace" | "remove" => {
+                    others += 1;
+                    let domain = path.strip_prefix(DOMAIN).is_some_and(|rest| rest.starts_with('/'));
+                    assert!(domain || below(path, "/metadata/annotations"), "{path}");
+                }
+                other => panic!("{other}"),
+            }
+        }
+        assert_eq!(tests, ["/metadata/uid", "/metadata/generation", "/metadata/resourceVersion"]);
+
+        // KubeVirt takes the result.
+        if plan.has_changes() {
+            assert_eq!(validate::violations(&vm, &plan.change.domain), []);
+            let after = send(&object, &patch::apply_patch(&vm, &plan.change, &applied));
+            assert_eq!(validate::violations(&read(&after), domain_of(&after)), []);
+        }
+
+        // The pre-image comes back from its annotation, and is small.
+        let text = patch::to_annotation(&applied);
+        assert!(text.len() < 4096, "{} bytes", text.len());
+        patch::check(&applied, UID).unwrap();
+        let read = patch::from_annotation(&text, UID).unwrap();
+        assert_eq!(read, Applied { state: AppliedState::Written, ..applied });
+    });
+}
+
+#[test]
+fn several_writes_lead_back_to_the_first() {
+    check((stored(), vec(wanted(), 2..4), nodes(), option::of(theirs())), |(object, wishes, nodes, theirs)| {
+        let (mut now, mut earlier) = (object.clone(), None);
+        for wanted in &wishes {
+            let plan = plan_for(&now, wanted, &nodes);
+            let (after, applied) = write(&now, &plan, earlier.as_ref());
+            let text = patch::to_annotation(&applied);
+            assert!(text.len() < 4096, "{} bytes", text.len());
+            patch::check(&applied, UID).unwrap();
+            assert!(!plan_for(&after, wanted, &nodes).has_changes());
+            (now, earlier) = (after, Some(applied));
+        }
+        let theirs = theirs.unwrap_or_default();
+        let (restored, _) = restore(&changed(&now, &theirs));
+        assert_eq!(bytes(&restored), bytes(&changed(&object, &theirs)));
+    });
+}
+
+/// A file may hold nulls and any order of keys; both plan as what an API server would keep.
+#[test]
+fn neither_nulls_nor_the_order_of_keys_matter() {
+    fn backwards(value: &Value, text: &mut String) {
+        match value {
+            Value::Object(map) => {
+                text.push('{');
+                for (index, (key, value)) in map.iter().rev().enumerate() {
+                    text.push_str(if index > 0 { "," } else { "" });
+                    text.push_str(&Value::String(key.clone()).to_string());
+                    text.push(':');
+                    backwards(value, text);
+                }
+                text.push('}');
+            }
+            Value::Array(items) => {
+                text.push('[');
+                for (index, value) in items.iter().enumerate() {
+                    text.push_str(if index > 0 { "," } else { "" });
+                    backwards(value, text);
+                }
+                text.push(']');
+            }
+            leaf => text.push_str(&leaf.to_string()),
+        }
+    }
+    check((manifest(), wanted(), nodes()), |(file, wanted, nodes)| {
+        let from_file = plan_for(&file, &wanted, &nodes);
+        let mut text = String::new();
+        backwards(&file, &mut text);
+        let turned = plan_for(&serde_json::from_str(&text).unwrap(), &wanted, &nodes);
+        assert_eq!(serde_json::to_string(&turned).unwrap(), serde_json::to_string(&from_file).unwrap());
+        assert_eq!(turned.digest(), from_file.digest());
+
+        let mut pruned = file.clone();
+        prune(&mut pruned);
+        let from_server = plan_for(&pruned, &wanted, &nodes);
+        assert_eq!(from_file.change.entries, from_server.change.entries);
+        assert_eq!(from_file.summary(), from_server.summary());
+        assert_eq!(from_file.holds, from_server.holds);
+        // The patch that a person applies by hand fits the file as it is.
+        let mut by_hand = file.clone();
+        json_patch::patch(&mut by_hand, &patch::settings_patch(&read(&file), &from_file.change)).unwrap();
+        assert_eq!(domain_of(&by_hand), &from_file.change.domain);
+    });
+}
+
+#[test]
+fn a_forged_pre_image_is_refused_or_harmless() {
+    let pointer = prop_oneof![
+        Just("/features/hyperv/vapic".to_owned()),
+        Just("/features/hyperv/synictimer/direct/enabled".to_owned()),
+        Just("/clock/timer/pit/tickPolicy".to_owned()),
+        Just("/features/hypervPassthrough".to_owned()),
+        Just("/features".to_owned()),
+        Just("/devices/disks/0/disk/bus".to_owned()),
+        Just("/../../metadata/uid".to_owned()),
+        Just(String::new()),
+        "/?(features|clock|cpu)(/[a-z~0-9./]{0,12}){0,3}",
+    ];
+    let value = prop_oneof![
+        Just("{}".to_owned()),
+        Just("null".to_owned()),
+        Just("true".to_owned()),
+        Just("\"delay\"".to_owned()),
+        Just("{\"enabled\":true}".to_owned()),
+        Just("[".to_owned()),
+        any::<String>(),
+    ];
+    let entry = (pointer.clone(), option::of(value.clone()), value).prop_map(|(at, was, now)| Entry { at, was, now });
+    let uid = prop_oneof![9 => Just(UID.to_owned()), 1 => any::<String>()];
+    let forged = (uid, vec(entry, 0..4), vec(pointer, 0..3)).prop_map(|(vm_uid, entries, created)| {
+        patch::to_annotation(&Applied { vm_uid, state: AppliedState::Written, entries, created })
+    });
+    let cut = (any::<prop::sample::Index>(), 0..3_u8, any::<char>());
+    check((stored(), forged, any::<String>(), vec(cut, 1..4)), |(object, forged, any, cuts)| {
+        let plan = plan_for(&object, &Wanted::default(), &Nodes::Assumed);
+        let (after, applied) = write(&object, &plan, None);
+        let mut damaged: Vec<char> = patch::to_annotation(&applied).chars().collect();
+        for (index, how, with) in cuts {
+            if damaged.is_empty() {
+                break;
+            }
+            let at = index.index(damaged.len());
+            match how {
+                0 => drop(damaged.remove(at)),
+                1 => damaged.insert(at, with),
+                _ => damaged.truncate(at),
+            }
+        }
+        for text in [forged, any, damaged.into_iter().collect()] {
+            let Ok(accepted) = patch::from_annotation(&text, UID) else { continue };
+            assert_eq!(accepted.vm_uid, UID);
+            let vm = read(&after);
+            let undo = patch::undo(vm.domain(), &accepted);
+            let allowed = |pointer: &String| {
+                let list = ["/features/hyperv", "/clock/utc", "/clock/timer", "/features/acpi"];
+                list.iter().any(|a| below(pointer, a)) || ["/features", "/clock"].contains(&pointer.as_str())
+            };
+            let (mut before, mut changed) = (BTreeMap::new(), BTreeMap::new());
+            leaves(vm.domain(), "", &mut before);
+            leaves(&undo.domain, "", &mut changed);
+            for (pointer, value) in &before {
+                assert!(changed.get(pointer) == Some(value) || allowed(pointer), "{text} takes {pointer}");
+            }
+            for (pointer, value) in &changed {
+                assert!(before.get(pointer) == Some(value) || allowed(pointer), "{text} writes {pointer}");
+            }
+            send(&after, &patch::undo_patch(&vm, &undo, &accepted));
+        }
+        let other = applied.clone();
+        assert!(patch::from_annotation(&patch::to_annotation(&other), "another UID").is_err());
+    });
+}

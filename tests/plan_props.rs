@@ -20,6 +20,7 @@ use wintune::plan::facts::{DOMAIN, Facts, NodePool, NodeView, Nodes, Vm, Wanted}
 use wintune::plan::{Plan, patch, plan, validate};
 
 static PLANS: AtomicUsize = AtomicUsize::new(0);
+static WRITES: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 /// Tests of this file that end with [`ended`].
 const TESTS: usize = 9;
@@ -34,8 +35,11 @@ fn config() -> ProptestConfig {
 fn ended() {
     if ENDED.fetch_add(1, Ordering::SeqCst) + 1 == TESTS {
         let plans = PLANS.load(Ordering::SeqCst);
+        let writes = WRITES.load(Ordering::SeqCst);
         assert!(plans >= 20_000, "only {plans} plans were made");
-        println!("\nplans: {plans}");
+        // Otherwise the generated VMs have become too odd to say anything.
+        assert!(writes * 3 > plans, "only {writes} of {plans} plans write something");
+        println!("\nwrites: {writes}\nplans: {plans}");
     }
 }
 
@@ -373,7 +377,9 @@ fn read(object: &Value) -> Vm {
 fn plan_for(object: &Value, wanted: &Wanted, nodes: &Nodes) -> Plan {
     PLANS.fetch_add(1, Ordering::Relaxed);
     let facts = Facts { nodes: nodes.clone(), ..Facts::offline(read(object)) };
-    plan(&facts, wanted).unwrap()
+    let plan = plan(&facts, wanted).unwrap();
+    WRITES.fetch_add(usize::from(plan.has_changes()), Ordering::Relaxed);
+    plan
 }
 
 fn domain_of(object: &Value) -> &Value {

@@ -3,6 +3,9 @@
 //! The status is the only place that says what we replaced and how to put it back; only the operator may write it.
 //! It stays below 4 kB: a digest stands for the plan, and `wintune explain` works the plan out again.
 
+// Several columns of one type are not a mistake.
+#![allow(clippy::duplicated_attributes)]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;

@@ -3,6 +3,9 @@
 //! The schema holds every field of the design. What this release does not act on is refused by a validation rule
 //! instead of being stored and ignored, so nobody believes that a window or a canary protects them when it does not.
 
+// Several columns of one type are not a mistake.
+#![allow(clippy::duplicated_attributes)]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};

@@ -138,6 +138,9 @@ pub enum CliError {
     /// The operator could not start or ended with an error.
     #[error(transparent)]
     Operator(#[from] crate::controller::OperatorError),
+    /// A log filter that cannot be read.
+    #[error("log filter {0:?}: {1}")]
+    LogFilter(String, String),
     /// The asynchronous runtime could not start.
     #[error("cannot start the runtime: {0}")]
     Runtime(std::io::Error),

@@ -13,8 +13,8 @@ use crate::controller::{self, Options};
 /// Arguments of the operator.
 #[derive(Debug, Args)]
 pub struct OperatorArgs {
-    /// Where /healthz, /readyz and /metrics are served.
-    #[arg(long, default_value = "0.0.0.0:8080", env = "WINTUNE_LISTEN")]
+    /// Where /healthz, /readyz and /metrics are served. `[::]` falls back to `0.0.0.0` where there is no IPv6.
+    #[arg(long, default_value = "[::]:8080", env = "WINTUNE_LISTEN")]
     listen: SocketAddr,
     /// Namespace of the lease.
     #[arg(long, default_value = "wintune-system", env = "WINTUNE_NAMESPACE")]
@@ -28,13 +28,16 @@ pub struct OperatorArgs {
     /// Writes a second at most.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000), env = "WINTUNE_WRITES_PER_SECOND")]
     writes_per_second: u32,
+    /// What to log, as tracing's filter: `info`, `wintune=debug`, ...
+    #[arg(long, default_value = "info,kube_client=warn", env = "WINTUNE_LOG")]
+    log: String,
     /// Log as JSON, a line each.
     #[arg(long, env = "WINTUNE_LOG_JSON")]
     log_json: bool,
 }
 
 pub(super) fn run(args: OperatorArgs) -> Result<ExitCode, CliError> {
-    let filter = EnvFilter::try_from_env("WINTUNE_LOG").unwrap_or_else(|_| EnvFilter::new("info,kube_client=warn"));
+    let filter = EnvFilter::try_new(&args.log).map_err(|e| CliError::LogFilter(args.log.clone(), e.to_string()))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if args.log_json {
         log.json().init();

@@ -1,6 +1,6 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Router;
@@ -27,7 +27,14 @@ pub(super) async fn serve(
     ready: watch::Receiver<Readiness>,
     metrics: Arc<Metrics>,
 ) -> Result<JoinHandle<()>, OperatorError> {
-    let listener = TcpListener::bind(address).await.map_err(|cause| OperatorError::Listen { address, cause })?;
+    let listener = match TcpListener::bind(address).await {
+        // A kernel without IPv6 knows no `[::]`.
+        Err(_) if address.is_ipv6() && address.ip().is_unspecified() => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        bound => bound,
+    }
+    .map_err(|cause| OperatorError::Listen { address, cause })?;
     let router = Router::new()
         // Alive as long as it answers: being restarted would not bring a missing CRD.
         .route("/healthz", get(|| async { "ok\n" }))

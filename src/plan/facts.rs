@@ -152,7 +152,7 @@ impl Vm {
     }
 
     /// A label or annotation of the VM or of its template, whichever has it.
-    pub fn marks<'a>(&'a self, annotations: bool) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub fn marks(&self, annotations: bool) -> impl Iterator<Item = (&str, &str)> {
         let (own, pointer) = if annotations {
             (&self.annotations, "/template/metadata/annotations")
         } else {

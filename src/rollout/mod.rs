@@ -107,9 +107,10 @@ pub fn preimage(vm: &Vm, record: Option<&RecordStatus>) -> Preimage {
         (Some(a), Some(Ok(earlier))) if a.state == AppliedState::Announced => Preimage::whole(earlier),
         (Some(a), None) if a.state == AppliedState::Announced => Preimage::default(),
         (Some(a), Some(Err(e))) => faulty(written(a), refused(&e)),
-        (Some(a), Some(Ok(_))) => {
-            faulty(written(a), format!("annotation {} is not what wintune wrote; the record decides", annotation::APPLIED))
-        }
+        (Some(a), Some(Ok(_))) => faulty(
+            written(a),
+            format!("annotation {} is not what wintune wrote; the record decides", annotation::APPLIED),
+        ),
         (Some(a), None) if patch::undo(vm.domain(), a).restored.is_empty() => {
             Preimage { applied: written(a), fault: None, spent: true }
         }

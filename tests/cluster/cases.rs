@@ -10,10 +10,8 @@ use wintune::plan::{patch, plan};
 use crate::support::{Cluster, whole};
 
 fn cases() -> Vec<PathBuf> {
-    let shared = std::env::var("WINTUNE_SHARED").map_or_else(
-        |_| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared"),
-        PathBuf::from,
-    );
+    let shared = std::env::var("WINTUNE_SHARED")
+        .map_or_else(|_| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
     let Ok(folder) = std::fs::read_dir(shared.join("cases")) else { return Vec::new() };
     let mut files: Vec<PathBuf> = folder.map(|e| e.unwrap().path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "yaml"));
@@ -48,14 +46,17 @@ async fn every_patch_of_every_case_is_accepted_and_not_pruned() {
         }
         let applied = patch::merge(None, vm.uid.as_deref().unwrap(), &plan.change);
         let request: Patch<()> = Patch::Json(patch::apply_patch(&vm, &plan.change, &applied));
-        let params = PatchParams { field_manager: Some("wintune".to_owned()), ..PatchParams::default() }.validation_strict();
-        let answer = whole(cluster.vms().patch(&vm.name, &params, &request).await.unwrap_or_else(|e| panic!("{name}: {e}")));
+        let params =
+            PatchParams { field_manager: Some("wintune".to_owned()), ..PatchParams::default() }.validation_strict();
+        let answer =
+            whole(cluster.vms().patch(&vm.name, &params, &request).await.unwrap_or_else(|e| panic!("{name}: {e}")));
         let answered = Vm::from_object(&answer).unwrap();
         assert_eq!(answered.domain(), &plan.change.domain, "{name}: something was pruned or changed");
         // And back.
         let undo = patch::undo(answered.domain(), &applied);
         let request: Patch<()> = Patch::Json(patch::undo_patch(&answered, &undo, &applied));
-        let answer = whole(cluster.vms().patch(&vm.name, &params, &request).await.unwrap_or_else(|e| panic!("{name}: {e}")));
+        let answer =
+            whole(cluster.vms().patch(&vm.name, &params, &request).await.unwrap_or_else(|e| panic!("{name}: {e}")));
         assert_eq!(answer["spec"].to_string(), stored["spec"].to_string(), "{name}");
         patched += 1;
     }

@@ -17,7 +17,10 @@ async fn with_neither_annotation_nor_policy_nothing_is_written() {
 #[tokio::test]
 async fn an_annotation_alone_is_consent_for_that_vm() {
     let cluster = Cluster::turn().await;
-    for (name, annotation) in [("by-tune", json!({"wintune.dev/tune": "true"})), ("by-profile", json!({"wintune.dev/profile": "migration-safe"}))] {
+    for (name, annotation) in [
+        ("by-tune", json!({"wintune.dev/tune": "true"})),
+        ("by-profile", json!({"wintune.dev/profile": "migration-safe"})),
+    ] {
         let mut vm = windows(&cluster, name);
         vm["metadata"]["annotations"] = annotation;
         cluster.create(&vm).await;
@@ -37,7 +40,9 @@ async fn an_annotation_alone_is_consent_for_that_vm() {
 #[tokio::test]
 async fn an_annotation_with_a_wrong_value_or_profile_is_said_and_writes_nothing() {
     let cluster = Cluster::turn().await;
-    for (name, key, value) in [("odd-tune", "wintune.dev/tune", "yes please"), ("odd-profile", "wintune.dev/profile", "turbo")] {
+    for (name, key, value) in
+        [("odd-tune", "wintune.dev/tune", "yes please"), ("odd-profile", "wintune.dev/profile", "turbo")]
+    {
         let mut vm = windows(&cluster, name);
         vm["metadata"]["annotations"] = json!({key: value});
         cluster.create(&vm).await;

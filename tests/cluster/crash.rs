@@ -111,7 +111,8 @@ async fn one_of_two_replicas_writes_and_the_other_takes_over() {
     let mut first = cluster.operator().await;
     until("the first leads", async || first.metric("wintune_leader", &[]).await.is_ok_and(|v| v == 1.0)).await;
     let second = Operator::start(cluster.plane(), cluster.install(), program(), "wintune-second").await.unwrap();
-    until("the second is ready without leading", async || second.get("/readyz").await.is_ok_and(|(c, _)| c == 200)).await;
+    until("the second is ready without leading", async || second.get("/readyz").await.is_ok_and(|(c, _)| c == 200))
+        .await;
     cluster.create(&windows(&cluster, "one")).await;
     cluster.policy("all", when_stopped()).await;
     cluster.phase("one", Phase::Tuned).await;

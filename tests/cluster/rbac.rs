@@ -30,7 +30,8 @@ fn strings(rule: &Value, field: &str) -> Vec<String> {
 
 fn is_operators_role(object: &Value) -> bool {
     let kind = object["kind"].as_str().unwrap_or_default();
-    let aggregated = object["metadata"]["labels"].as_object().is_some_and(|l| l.keys().any(|k| k.contains("aggregate-to")));
+    let aggregated =
+        object["metadata"]["labels"].as_object().is_some_and(|l| l.keys().any(|k| k.contains("aggregate-to")));
     (kind == "Role" || kind == "ClusterRole") && !aggregated
 }
 
@@ -48,7 +49,11 @@ fn atoms() -> Vec<Atom> {
                 for verb in strings(rule, "verbs") {
                     for name in &names {
                         atoms.push(Atom {
-                            role: format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap()),
+                            role: format!(
+                                "{}/{}",
+                                object["kind"].as_str().unwrap(),
+                                object["metadata"]["name"].as_str().unwrap()
+                            ),
                             rule: index,
                             resource: resource.clone(),
                             name: name.clone(),
@@ -64,7 +69,11 @@ fn atoms() -> Vec<Atom> {
 
 /// The role without one atom: its rule is split, so that nothing else is lost.
 fn without(atom: &Atom, mut object: Value) -> Value {
-    let label = format!("{}/{}", object["kind"].as_str().unwrap_or_default(), object["metadata"]["name"].as_str().unwrap_or_default());
+    let label = format!(
+        "{}/{}",
+        object["kind"].as_str().unwrap_or_default(),
+        object["metadata"]["name"].as_str().unwrap_or_default()
+    );
     if !is_operators_role(&object) || label != atom.role {
         return object;
     }
@@ -165,7 +174,9 @@ async fn steps(cluster: &Cluster, operator: &Operator, own: &str, other: &str) -
     let events = cluster.all("events.k8s.io", "v1", "Event");
     wait(operator, end, "a series of events", async || {
         events.list(&Default::default()).await.unwrap().items.iter().any(|e| {
-            e.data["regarding"]["name"] == own && e.data["reason"] == "Tuned" && e.data["series"]["count"].as_i64() >= Some(2)
+            e.data["regarding"]["name"] == own
+                && e.data["reason"] == "Tuned"
+                && e.data["series"]["count"].as_i64() >= Some(2)
         })
     })
     .await?;
@@ -187,7 +198,13 @@ async fn no_rule_is_missing_and_none_is_too_many() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         match scenario(&cluster, index + 1).await {
             Ok(()) => too_many.push(format!("{atom:?}")),
-            Err(why) => println!("without {} {} {}: {}", atom.verb, atom.resource, atom.name.as_deref().unwrap_or(""), why.chars().take(140).collect::<String>()),
+            Err(why) => println!(
+                "without {} {} {}: {}",
+                atom.verb,
+                atom.resource,
+                atom.name.as_deref().unwrap_or(""),
+                why.chars().take(140).collect::<String>()
+            ),
         }
     }
     Install::chart(cluster.plane(), &chart(), "wintune-system", Some).await.unwrap();

@@ -66,7 +66,8 @@ async fn what_the_owner_chose_stays_unless_an_override_says_otherwise() {
     let mut vm = windows(&cluster, "chosen");
     vm["spec"]["template"]["spec"]["domain"]["features"]["hyperv"] =
         json!({"ipi": {"enabled": false}, "tlbflush": {}, "reset": {"enabled": true}});
-    vm["spec"]["template"]["spec"]["domain"]["clock"] = json!({"timezone": "Asia/Tokyo", "timer": {"hpet": {"present": true}}});
+    vm["spec"]["template"]["spec"]["domain"]["clock"] =
+        json!({"timezone": "Asia/Tokyo", "timer": {"hpet": {"present": true}}});
     cluster.create(&vm).await;
     let _operator = cluster.operator().await;
     cluster.policy("all", when_stopped()).await;
@@ -82,7 +83,9 @@ async fn what_the_owner_chose_stays_unless_an_override_says_otherwise() {
     cluster.policy("all", json!({"selector": {}, "overrides": overrides, "apply": {"mode": "WhenStopped"}})).await;
     until("the overrides are in", async || {
         let hyperv = domain(&cluster.vm("chosen").await)["features"]["hyperv"].clone();
-        hyperv["ipi"]["enabled"] == true && hyperv["tlbflush"]["enabled"] == false && hyperv["reset"]["enabled"] == false
+        hyperv["ipi"]["enabled"] == true
+            && hyperv["tlbflush"]["enabled"] == false
+            && hyperv["reset"]["enabled"] == false
     })
     .await;
 }
@@ -113,7 +116,10 @@ async fn a_forged_annotation_is_refused_and_reported() {
     let entry = |at: &str| json!([{"at": at, "was": "{}", "now": "{}"}]);
     for (name, annotation) in [
         ("foreign-pointer", json!({"version": 1, "vmUid": "@", "entries": entry("/devices/disks")})),
-        ("other-vm", json!({"version": 1, "vmUid": "0e6ad2a8-0000-0000-0000-000000000000", "entries": entry("/clock/utc")})),
+        (
+            "other-vm",
+            json!({"version": 1, "vmUid": "0e6ad2a8-0000-0000-0000-000000000000", "entries": entry("/clock/utc")}),
+        ),
     ] {
         let created = cluster.create(&windows(&cluster, name)).await;
         let text = annotation.to_string().replace('@', created["metadata"]["uid"].as_str().unwrap());
@@ -160,7 +166,9 @@ async fn what_another_writer_takes_back_is_left_alone() {
     let _operator = cluster.operator().await;
     cluster.policy("all", when_stopped()).await;
     cluster.phase("contested", Phase::Tuned).await;
-    cluster.edit("contested", json!({"spec": {"template": {"spec": {"domain": {"features": {"hyperv": null}}}}}})).await;
+    cluster
+        .edit("contested", json!({"spec": {"template": {"spec": {"domain": {"features": {"hyperv": null}}}}}}))
+        .await;
     let record = cluster.phase("contested", Phase::Refused).await;
     assert_eq!(condition(&record, "Ready").1, "RevertedByOther");
     cluster.stays("contested").await;

@@ -24,7 +24,10 @@ async fn what_is_not_acted_on_is_refused_and_named() {
         (json!({"selector": {}, "apply": {"mode": "Stage"}}), "spec.apply.mode"),
         (json!({"selector": {}, "apply": {"mode": "Bogus"}}), "Unsupported value"),
         (json!({"selector": {}, "apply": {"gitOps": "Inject"}}), "a VM that GitOps owns is never written"),
-        (json!({"selector": {}, "apply": {"windows": [{"schedule": "* * * * *", "duration": "1h"}]}}), "windows are not acted on"),
+        (
+            json!({"selector": {}, "apply": {"windows": [{"schedule": "* * * * *", "duration": "1h"}]}}),
+            "windows are not acted on",
+        ),
         (json!({"selector": {}, "apply": {"maxUnavailable": 1}}), "maxUnavailable is not acted on"),
         (json!({"selector": {}, "apply": {"canary": {"count": 1, "soak": "1h"}}}), "canary is not acted on"),
         (json!({"selector": {}, "measure": {"baseline": "24h"}}), "measure is not acted on"),

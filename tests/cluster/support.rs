@@ -68,10 +68,9 @@ impl Cluster {
         let everything = Default::default();
         let policies: Api<ClusterWindowsTuning> = Api::all(self.client.clone());
         let _ = policies.delete_collection(&DeleteParams::default(), &everything).await;
-        for (group, version, kind) in [
-            ("", "v1", "Node"),
-            ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
-        ] {
+        for (group, version, kind) in
+            [("", "v1", "Node"), ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration")]
+        {
             let api = self.all(group, version, kind);
             let _ = api.delete_collection(&DeleteParams::default(), &everything).await;
         }

@@ -43,7 +43,9 @@ async fn a_stopped_windows_vm_gets_the_nine_and_the_clock() {
     until("an event on the VM", async || cluster.events("plain").await.contains(&"Tuned".to_owned())).await;
     until("the policy's status", async || {
         let status = cluster.policies().get("all").await.unwrap().status.unwrap_or_default();
-        status.matched == 1 && status.tuned == 1 && status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        status.matched == 1
+            && status.tuned == 1
+            && status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
     })
     .await;
 }

@@ -17,7 +17,8 @@ async fn restore_gives_back_the_very_bytes() {
     let cluster = Cluster::turn().await;
     let bare = cluster.create(&windows(&cluster, "bare")).await;
     let mut partly = windows(&cluster, "partly");
-    partly["spec"]["template"]["spec"]["domain"]["features"] = json!({"hyperv": {"relaxed": {}, "synictimer": {}, "synic": {"enabled": true}}});
+    partly["spec"]["template"]["spec"]["domain"]["features"] =
+        json!({"hyperv": {"relaxed": {}, "synictimer": {}, "synic": {"enabled": true}}});
     partly["spec"]["template"]["spec"]["domain"]["clock"] = json!({"timezone": "Europe/Berlin", "timer": {"pit": {}}});
     let partly = cluster.create(&partly).await;
     let mut none = windows(&cluster, "no-features");
@@ -138,7 +139,10 @@ async fn a_deleted_definition_restores_nothing() {
     let definitions = cluster.all("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     // The API server deletes every policy before the definition goes: the deletions are seen, but nobody withdrew.
     definitions.delete("windowstunings.wintune.dev", &DeleteParams::default()).await.unwrap();
-    until("the definition is gone", async || definitions.get_opt("windowstunings.wintune.dev").await.unwrap().is_none()).await;
+    until("the definition is gone", async || {
+        definitions.get_opt("windowstunings.wintune.dev").await.unwrap().is_none()
+    })
+    .await;
     let record = cluster.phase("orphan", Phase::NeedsHuman).await;
     assert!(record.status.unwrap().next.unwrap().contains("windowstunings.wintune.dev"));
     tokio::time::sleep(QUIET).await;
@@ -146,7 +150,10 @@ async fn a_deleted_definition_restores_nothing() {
 
     // A new start without the definition waits, says so, and restores nothing either.
     operator.terminate().await.unwrap();
-    let operator = harness::Operator::start(cluster.plane(), cluster.install(), crate::support::program(), "wintune-test").await.unwrap();
+    let operator =
+        harness::Operator::start(cluster.plane(), cluster.install(), crate::support::program(), "wintune-test")
+            .await
+            .unwrap();
     until("it says what is missing", async || {
         operator.get("/readyz").await.is_ok_and(|(code, text)| code == 503 && text.contains("windowstunings"))
     })

@@ -42,12 +42,17 @@ impl Install {
         for object in rendered {
             let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
             if kind == "Deployment" {
-                service_account = object
-                    .pointer("/spec/template/spec/serviceAccountName")
-                    .and_then(Value::as_str)
-                    .map(str::to_owned);
+                service_account =
+                    object.pointer("/spec/template/spec/serviceAccountName").and_then(Value::as_str).map(str::to_owned);
             }
-            let usable = ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+            let usable = [
+                "CustomResourceDefinition",
+                "ServiceAccount",
+                "ClusterRole",
+                "ClusterRoleBinding",
+                "Role",
+                "RoleBinding",
+            ];
             if usable.contains(&kind.as_str())
                 && let Some(object) = edit(object)
             {

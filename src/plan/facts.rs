@@ -13,6 +13,31 @@ use crate::api::tuning::Overrides;
 /// Where a VM's domain lies in a VirtualMachine; every pointer of a plan is below it.
 pub const DOMAIN: &str = "/spec/template/spec/domain";
 
+/// The switches of a domain that are read, each an object with `enabled` or, in a clock, `present`.
+const SWITCHES: [&str; 21] = [
+    "features.smm",
+    "features.hyperv.relaxed",
+    "features.hyperv.vapic",
+    "features.hyperv.spinlocks",
+    "features.hyperv.vpindex",
+    "features.hyperv.synic",
+    "features.hyperv.synictimer",
+    "features.hyperv.synictimer.direct",
+    "features.hyperv.ipi",
+    "features.hyperv.runtime",
+    "features.hyperv.reset",
+    "features.hyperv.frequencies",
+    "features.hyperv.reenlightenment",
+    "features.hyperv.tlbflush",
+    "features.hyperv.evmcs",
+    "features.hypervPassthrough",
+    "clock.timer.hpet",
+    "clock.timer.hyperv",
+    "clock.timer.pit",
+    "clock.timer.rtc",
+    "clock.timer.kvm",
+];
+
 /// Why a manifest cannot be planned.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ManifestError {
@@ -28,7 +53,7 @@ pub enum ManifestError {
     #[error("{field} is missing or is not {expected}")]
     Field {
         /// Path of the field.
-        field: &'static str,
+        field: String,
         /// What it should be.
         expected: &'static str,
     },
@@ -79,10 +104,10 @@ impl Vm {
         let name = json::text(object, "/metadata/name")
             .or_else(|| json::text(object, "/metadata/generateName"))
             .filter(|n| !n.is_empty())
-            .ok_or(ManifestError::Field { field: "metadata.name", expected: "a name" })?;
+            .ok_or_else(|| ManifestError::Field { field: "metadata.name".to_owned(), expected: "a name" })?;
         let spec = json::at(object, "/spec")
             .filter(|s| s.is_object())
-            .ok_or(ManifestError::Field { field: "spec", expected: "an object" })?;
+            .ok_or_else(|| ManifestError::Field { field: "spec".to_owned(), expected: "an object" })?;
         let vm = Self {
             namespace: json::text(object, "/metadata/namespace").unwrap_or("default").to_owned(),
             name: name.to_owned(),
@@ -118,30 +143,28 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Every object on the way to what we read must be an object, so that a pointer means what it says.
+    /// Every object on the way to what we read must be an object, and every switch a boolean, so that a pointer means
+    /// what it says. An API server keeps nothing else; a file may hold anything.
     fn check_shape(&self) -> Result<(), ManifestError> {
-        for (pointer, field) in [
-            ("/template", "spec.template"),
-            ("/template/spec", "spec.template.spec"),
-            ("/template/spec/domain", "spec.template.spec.domain"),
-        ] {
-            if !json::at(&self.spec, pointer).is_some_and(Value::is_object) {
-                return Err(ManifestError::Field { field, expected: "an object" });
+        let check = |field: String, needed: bool, expected: &'static str, fits: fn(&Value) -> bool| {
+            let found = json::at(&self.spec, &format!("/{}", field.replace('.', "/")));
+            if found.map_or(!needed, fits) {
+                return Ok(());
             }
+            Err(ManifestError::Field { field: format!("spec.{field}"), expected })
+        };
+        for field in ["template", "template.spec", "template.spec.domain"] {
+            check(field.to_owned(), true, "an object", Value::is_object)?;
         }
-        for (pointer, field) in [
-            ("/template/spec/domain/features", "spec.template.spec.domain.features"),
-            ("/template/spec/domain/features/hyperv", "spec.template.spec.domain.features.hyperv"),
-            (
-                "/template/spec/domain/features/hyperv/synictimer",
-                "spec.template.spec.domain.features.hyperv.synictimer",
-            ),
-            ("/template/spec/domain/clock", "spec.template.spec.domain.clock"),
-            ("/template/spec/domain/clock/timer", "spec.template.spec.domain.clock.timer"),
-        ] {
-            if json::at(&self.spec, pointer).is_some_and(|v| !v.is_object()) {
-                return Err(ManifestError::Field { field, expected: "an object" });
-            }
+        let domain = |field: &str| format!("template.spec.domain.{field}");
+        for field in ["features", "features.hyperv", "clock", "clock.timer", "clock.utc"] {
+            check(domain(field), false, "an object", Value::is_object)?;
+        }
+        for field in SWITCHES {
+            let switch = if field.starts_with("clock") { "present" } else { "enabled" };
+            check(domain(field), false, "an object", Value::is_object)?;
+            check(domain(&format!("{field}.{switch}")), false, "true or false", Value::is_boolean)?;
+            check(domain(&format!("{field}.tickPolicy")), false, "text", Value::is_string)?;
         }
         Ok(())
     }

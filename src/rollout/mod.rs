@@ -105,23 +105,26 @@ pub fn preimage(vm: &Vm, record: Option<&RecordStatus>) -> Preimage {
         // The write was announced; the annotation, which goes in with it, says whether it happened.
         (Some(a), _) if same(a) => Preimage::whole(Applied { state: AppliedState::Written, ..a.clone() }),
         (Some(a), Some(Ok(earlier))) if a.state == AppliedState::Announced => Preimage::whole(earlier),
-        (Some(a), None) if a.state == AppliedState::Announced => Preimage::default(),
-        (Some(a), Some(Err(e))) => faulty(written(a), refused(&e)),
+        (Some(a), Some(Err(e))) => faulty(written(vm, a), refused(&e)),
         (Some(a), Some(Ok(_))) => faulty(
-            written(a),
+            written(vm, a),
             format!("annotation {} is not what wintune wrote; the record decides", annotation::APPLIED),
         ),
-        (Some(a), None) if patch::undo(vm.domain(), a).restored.is_empty() => {
-            Preimage { applied: written(a), fault: None, spent: true }
-        }
-        (Some(a), None) => {
-            faulty(written(a), format!("annotation {} was removed; the record decides", annotation::APPLIED))
-        }
+        (Some(a), None) => match written(vm, a) {
+            None => Preimage::default(),
+            Some(applied) if patch::undo(vm.domain(), a).restored.is_empty() => {
+                Preimage { applied: Some(applied), fault: None, spent: true }
+            }
+            applied => faulty(applied, format!("annotation {} was removed; the record decides", annotation::APPLIED)),
+        },
     }
 }
 
-fn written(applied: &Applied) -> Option<Applied> {
-    (applied.state == AppliedState::Written).then(|| applied.clone())
+/// The recorded pre-image, where its write happened. Of a write that was only announced the annotation would tell;
+/// without it the VM itself does. An undo is safe either way: only values that are still the announced ones go back.
+fn written(vm: &Vm, applied: &Applied) -> Option<Applied> {
+    let happened = applied.state == AppliedState::Written || !patch::undo(vm.domain(), applied).restored.is_empty();
+    happened.then(|| Applied { state: AppliedState::Written, ..applied.clone() })
 }
 
 /// Everything that the decision depends on.
@@ -282,7 +285,12 @@ fn withdrawn(input: &Input<'_>) -> Step {
         let next = "no policy or annotation covers this VM";
         return Next::step(Phase::Observed, reason::WITHDRAWN, next);
     };
-    if let Some(Withdrawal::Unknown(why)) = input.withdrawal {
+    let unknown = match input.withdrawal {
+        Some(Withdrawal::Observed) => None,
+        Some(Withdrawal::Unknown(why)) => Some(why.as_str()),
+        None => (!nothing_written).then_some("it was not looked up"),
+    };
+    if let Some(why) = unknown {
         let next = format!(
             "{} {} cannot be found, and it is not certain that it was withdrawn: {why}",
             kind(policy.kind),
@@ -319,3 +327,6 @@ fn kind(kind: PolicyKind) -> &'static str {
         PolicyKind::Annotation => "annotation",
     }
 }
+
+#[cfg(test)]
+mod tests;

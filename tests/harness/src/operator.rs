@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +11,7 @@ use serde_json::Value;
 use crate::process::Daemon;
 use crate::{ControlPlane, create_namespace, helm_template, ports};
 
+static STARTS: AtomicU32 = AtomicU32::new(1);
 /// How long the operator may take to answer its health probe; it takes milliseconds.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a graceful end may take.
@@ -85,7 +87,8 @@ impl Operator {
         let kubeconfig = plane.token_kubeconfig(&install.namespace, &install.service_account, &file).await?;
         let port = ports::free()?;
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let log = plane.dir().join(format!("operator-{identity}.log"));
+        // A log of its own for each start, so that nobody reads the words of an earlier one.
+        let log = plane.dir().join(format!("operator-{identity}-{}.log", STARTS.fetch_add(1, Ordering::Relaxed)));
         let args = [
             "operator".to_owned(),
             format!("--listen={address}"),

@@ -15,9 +15,9 @@ use crate::context::Context;
 use crate::objects::{Key, VM, VMI, code, message};
 use crate::rollout;
 use crate::status::{self, Known};
-use crate::strategy::{Decision, RunStrategy, decide, is_final};
+use crate::strategy::{Decision, decide, is_final};
 use crate::time::now;
-use crate::value::{deleting, list, present, set, set_default, text, uid};
+use crate::value::{deleting, list, set, set_default, text, uid};
 use crate::{defaults, vmi};
 
 const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
@@ -299,14 +299,4 @@ fn start_revision(context: &Context, vm: &Value) -> (Value, bool) {
         .and_then(|e| e.start.clone())
         .unwrap_or_else(|| vm.pointer("/spec/template").cloned().unwrap_or_default());
     (start, entry.is_some_and(|e| e.hotplugging))
-}
-
-/// Whether the VM may be started by virt-api through its run strategy alone.
-pub(crate) fn uses_running_field(vm: &Value) -> bool {
-    present(vm, "/spec/running") && !present(vm, "/spec/runStrategy")
-}
-
-/// Names the strategy of a VM for messages.
-pub(crate) fn strategy_name(vm: &Value) -> &'static str {
-    RunStrategy::of(vm).name()
 }

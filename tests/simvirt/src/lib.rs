@@ -1,7 +1,7 @@
 //! A test double for KubeVirt's virt-controller and virt-api; it is not KubeVirt.
 //!
 //! It runs beside a real kube-apiserver in which KubeVirt's CRDs are installed, and answers as the recorded traces of
-//! the real components do. `tests/conformance.rs` replays those traces and compares.
+//! the real components do. `tests/conformance/` replays those traces, compares, and lists what it leaves out.
 //!
 //! What it does:
 //! * VMs: annotations, finalizer, status, VMIs by run strategy, RestartRequired, the wait before the next VMI.
@@ -9,7 +9,7 @@
 //! * Subresources through the API server's own aggregation and RBAC: start, stop, restart, guestosinfo,
 //!   filesystemlist, userlist.
 //! * With [`Options::admission`], the mutating and validating webhooks for VMs and VMIs, as far as the traces show
-//!   their rules.
+//!   their rules; then virt-controller also puts back a dropped firmware UUID and PCI layout.
 //!
 //! What it does not do:
 //! * Pods, nodes, libvirt, QEMU, guests, storage, networks, migrations, events, ControllerRevisions, back-off after

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::value::{deleting, flag, list, text, uid};
+use crate::value::{deleting, flag, list, present, text, uid};
 
 /// The run strategy of a VM; `spec.running` is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,11 @@ impl RunStrategy {
             RunStrategy::Halted => "Halted",
         }
     }
+}
+
+/// Whether the VM uses the deprecated `spec.running`: start and stop write that field then.
+pub(crate) fn uses_running_field(vm: &Value) -> bool {
+    present(vm, "/spec/running") && !present(vm, "/spec/runStrategy")
 }
 
 /// What to do with the VMI.

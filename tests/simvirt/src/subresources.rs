@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 
 use crate::answers::{Failure, accepted, json_answer, method_not_allowed, not_acceptable, text_answer};
 use crate::context::Context;
-use crate::controller::{strategy_name, uses_running_field};
 use crate::guest_queries;
 use crate::objects::{Key, VM, VMI, code, message};
 use crate::register::GROUP;
-use crate::strategy::{RunStrategy, is_final};
+use crate::strategy::{RunStrategy, is_final, uses_running_field};
 use crate::value::{list, number, present, text, uid};
 
 /// The routes of the group.
@@ -171,8 +170,8 @@ async fn start(context: &Context, key: &Key, body: &[u8]) -> Result<(), Failure>
             requests.push(json!({"action": "Start"}));
             request(context, key, &vm, Value::Array(requests), wish.dry_run).await
         }
-        RunStrategy::Always | RunStrategy::Once => {
-            let why = format!("{} does not support manual start requests", strategy_name(&vm));
+        strategy @ (RunStrategy::Always | RunStrategy::Once) => {
+            let why = format!("{} does not support manual start requests", strategy.name());
             Err(conflict(key, &why))
         }
     }

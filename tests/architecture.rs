@@ -189,16 +189,15 @@ fn the_check_of_writers_can_fail() {
 
 /// Every Rust file below a folder, as paths from the root of the checkout.
 fn files(folder: &str) -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    let mut folders = vec![root.join(folder)];
+    let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "rs") {
-                found.push(path.strip_prefix(root).unwrap().to_owned());
+                found.push(path.strip_prefix(root()).unwrap().to_owned());
             }
         }
     }
@@ -206,14 +205,19 @@ fn files(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a file is the test module of its folder.
+/// Whether a file is the test module of the module that its folder belongs to.
 fn is_tests(file: &Path) -> bool {
-    let folder = || read(&file.with_file_name("mod.rs"));
-    file.ends_with("tests.rs") && folder().contains("#[cfg(test)]\nmod tests;")
+    let folder = file.parent().unwrap();
+    let module = [folder.join("mod.rs"), folder.with_extension("rs")].into_iter().find(|m| root().join(m).exists());
+    file.ends_with("tests.rs") && module.is_some_and(|m| read(&m).contains("#[cfg(test)]\nmod tests;"))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn read(file: &Path) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+    std::fs::read_to_string(root().join(file)).unwrap()
 }
 
 fn impurities(source: &str) -> Vec<String> {

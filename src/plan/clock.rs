@@ -83,3 +83,99 @@ fn of(field: ClockField, domain: &Value, value: &ClockValue) -> Setting {
     let current = json::at(domain, field.pointer());
     Setting::new(field.pointer().to_owned(), current, value.value.clone(), &value.reason, &value.source)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::facts::{NodePool, NodeView, Nodes, Vm};
+    use crate::plan::profile::named;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn facts(clock: &Value) -> Facts {
+        let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm"},
+            "spec": {"template": {"spec": {"domain": {"clock": clock}}}}});
+        Facts::offline(Vm::from_object(&object).unwrap())
+    }
+
+    fn settings(facts: &Facts) -> (Vec<Setting>, bool) {
+        let (settings, will_be) = plan(facts, named("migration-safe").unwrap().unwrap());
+        (settings, will_be.hyperv_timer)
+    }
+
+    fn writes(clock: &Value) -> Vec<String> {
+        let (settings, _) = settings(&facts(clock));
+        settings.iter().filter(|s| s.is_write()).map(|s| format!("{} {}", s.pointer, s.desired)).collect()
+    }
+
+    #[track_caller]
+    fn kept(clock: &Value, field: &str, words: &str) {
+        let (settings, _) = settings(&facts(clock));
+        let setting = settings.iter().find(|s| s.field == field).unwrap();
+        let Outcome::Kept { why } = &setting.outcome else { panic!("{setting:?}") };
+        assert!(why.contains(words), "{why}");
+    }
+
+    #[test]
+    fn the_whole_block_goes_in_where_nothing_stands() {
+        let all = [
+            "/clock/utc {}",
+            "/clock/timer/hyperv {\"present\":true}",
+            "/clock/timer/hpet {\"present\":false}",
+            "/clock/timer/pit {\"tickPolicy\":\"delay\"}",
+            "/clock/timer/rtc {\"tickPolicy\":\"catchup\"}",
+        ];
+        for nothing in [json!(null), json!({}), json!({"timer": {}}), json!({"utc": null, "timer": {"pit": null}})] {
+            assert_eq!(writes(&nothing), all, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn a_complete_block_is_left_as_it_is() {
+        let done = json!({"utc": {"offsetSeconds": 3600}, "timer": {"hyperv": {}, "hpet": {"present": false},
+            "pit": {"present": true, "tickPolicy": "delay"}, "rtc": {"tickPolicy": "catchup", "track": "guest"}}});
+        assert_eq!(writes(&done), Vec::<String>::new());
+        let (settings, hyperv) = settings(&facts(&done));
+        assert!(hyperv && settings.iter().all(|s| s.outcome == Outcome::Satisfied), "{settings:?}");
+    }
+
+    #[test]
+    fn a_time_zone_is_kept_and_the_timers_still_go_in() {
+        let zone = json!({"timezone": "Europe/Berlin"});
+        kept(&zone, "clock.utc", "\"Europe/Berlin\"");
+        assert_eq!(writes(&zone).len(), 4);
+    }
+
+    #[test]
+    fn an_owners_timers_stay() {
+        kept(&json!({"timer": {"hpet": {}}}), "clock.timer.hpet", "on");
+        kept(&json!({"timer": {"hpet": {"present": true}}}), "clock.timer.hpet", "on");
+        kept(&json!({"timer": {"pit": {"present": false}}}), "clock.timer.pit", "off");
+        kept(&json!({"timer": {"rtc": {"tickPolicy": "discard"}}}), "clock.timer.rtc", "\"discard\"");
+        kept(&json!({"timer": {"hyperv": {"present": false}}}), "clock.timer.hyperv", "off");
+        assert!(!settings(&facts(&json!({"timer": {"hyperv": {"present": false}}}))).1);
+    }
+
+    #[test]
+    fn a_missing_tick_policy_is_added_beside_what_is_there() {
+        let written = writes(
+            &json!({"utc": {}, "timer": {"hyperv": {}, "hpet": {"present": false}, "pit": {}, "rtc": {"present": true}}}),
+        );
+        assert_eq!(written, ["/clock/timer/pit/tickPolicy \"delay\"", "/clock/timer/rtc/tickPolicy \"catchup\""]);
+    }
+
+    #[test]
+    fn the_hyperv_timer_needs_every_node() {
+        let labels = [("kubevirt.io/schedulable", "true"), ("hyperv.node.kubevirt.io/base", "true")];
+        let labels = labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let pool = NodePool::new([NodeView { name: "a".to_owned(), labels }]);
+        let nodes = Nodes::Known(Arc::new(pool));
+        let (found, hyperv) = settings(&Facts { nodes: nodes.clone(), ..facts(&json!(null)) });
+        let refused = found.iter().find(|s| s.field == "clock.timer.hyperv").unwrap();
+        assert!(matches!(refused.outcome, Outcome::Refused { rule: "node-lacks-feature", .. }), "{refused:?}");
+        assert!(!hyperv);
+        assert_eq!(found.iter().filter(|s| s.is_write()).count(), 4);
+        // On already: nobody asks the nodes.
+        assert!(settings(&Facts { nodes, ..facts(&json!({"timer": {"hyperv": {}}})) }).1);
+    }
+}

@@ -60,7 +60,7 @@ pub(super) fn plan(
                 settings.push(setting(on_value(known, value)).outcome(Outcome::Kept {
                     why: format!(
                         "its owner set enabled: false; to change it, set overrides.hyperv.{}: Enabled in a policy",
-                        name(known)
+                        name(known.name)
                     ),
                 }));
             }
@@ -80,7 +80,7 @@ pub(super) fn plan(
                     why: format!(
                         "its owner set it, and the profile leaves it alone ({}); to change it, set overrides.hyperv.{}: Disabled in a policy",
                         value.reason,
-                        name(known)
+                        name(known.name)
                     ),
                 }));
             }
@@ -98,8 +98,8 @@ fn on_value(known: &Knowledge, value: &HypervValue) -> Value {
 }
 
 /// The name that overrides use.
-fn name(known: &Knowledge) -> String {
-    serde_json::to_value(known.name).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+fn name(enlightenment: Enlightenment) -> String {
+    serde_json::to_value(enlightenment).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// Whether a feature that is missing may go in.
@@ -111,11 +111,11 @@ fn admit(
     refused: &BTreeMap<Enlightenment, &'static str>,
 ) -> Outcome {
     if let Some(missing) = known.requires.iter().find(|r| !on.contains(r)) {
-        let state = refused.get(missing).copied().unwrap_or("not asked for");
+        let (state, missing) = (refused.get(missing).copied().unwrap_or("not asked for"), name(*missing));
         return Outcome::Refused {
             rule: "prerequisite",
-            why: format!("it needs {missing:?}, which is {state}"),
-            unblock: format!("turn {missing:?} on first"),
+            why: format!("it needs {missing}, which is {state}"),
+            unblock: format!("turn {missing} on first"),
         };
     }
     if known.clock && !clock.hyperv_timer {
@@ -154,4 +154,151 @@ pub(super) fn node_has(facts: &Facts, feature: &str) -> Result<(), Outcome> {
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::facts::{NodePool, NodeView, Vm};
+    use crate::plan::profile::named;
+    use std::sync::Arc;
+
+    fn facts(hyperv: &Value) -> Facts {
+        let object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm"},
+            "spec": {"template": {"spec": {"domain": {"features": {"hyperv": hyperv}}, "nodeSelector": {"disk": "fast"}}}}});
+        Facts::offline(Vm::from_object(&object).unwrap())
+    }
+
+    /// Nodes that the VM's selector fits or not, each with the Hyper-V labels that it lacks.
+    fn nodes(nodes: &[(&str, &[&str])]) -> Nodes {
+        let view = |(disk, lacking): &(&str, &[&str])| {
+            let all = ["base", "vpindex", "synic", "synictimer", "ipi", "runtime", "reset", "time"];
+            let has = all.iter().filter(|f| !lacking.contains(f)).map(|f| format!("hyperv.node.kubevirt.io/{f}"));
+            let mut labels: BTreeMap<String, String> =
+                has.chain(["kubevirt.io/schedulable".to_owned()]).map(|l| (l, "true".to_owned())).collect();
+            labels.insert("disk".to_owned(), (*disk).to_owned());
+            NodeView { name: format!("{disk}-{}", lacking.len()), labels }
+        };
+        Nodes::Known(Arc::new(NodePool::new(nodes.iter().map(view))))
+    }
+
+    fn settings(facts: &Facts, overrides: &[(Enlightenment, Switch)], hyperv_timer: bool) -> Vec<Setting> {
+        let mut wanted = Wanted::default();
+        wanted.overrides.hyperv = overrides.iter().copied().collect();
+        let profile = named("migration-safe").unwrap().unwrap();
+        plan(facts, &wanted, profile, &ClockWillBe { hyperv_timer }).unwrap()
+    }
+
+    fn writes(settings: &[Setting]) -> Vec<String> {
+        settings.iter().filter(|s| s.is_write()).map(|s| format!("{} {}", s.pointer, s.desired)).collect()
+    }
+
+    fn outcome<'a>(settings: &'a [Setting], field: &str) -> &'a Outcome {
+        &settings.iter().find(|s| s.field == format!("features.hyperv.{field}")).unwrap().outcome
+    }
+
+    #[track_caller]
+    fn refused(settings: &[Setting], field: &str, rule: &str, words: &str) {
+        match outcome(settings, field) {
+            Outcome::Refused { rule: found, why, unblock } => {
+                assert_eq!(*found, rule, "{why}");
+                assert!(why.contains(words) && !unblock.is_empty(), "{why}");
+            }
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_whole_set_goes_in_where_nothing_stands() {
+        let written = writes(&settings(&facts(&Value::Null), &[], true));
+        assert_eq!(written.len(), 10);
+        assert_eq!(written[2], "/features/hyperv/spinlocks {\"enabled\":true,\"spinlocks\":8191}");
+        assert_eq!(written[6], "/features/hyperv/synictimer/direct {\"enabled\":true}");
+    }
+
+    #[test]
+    fn on_in_any_spelling_is_left_as_it_is() {
+        let all = json!({"relaxed": {}, "vapic": {"enabled": true}, "spinlocks": {"spinlocks": 4096}, "vpindex": {"enabled": null},
+            "synic": {}, "synictimer": {"direct": {}}, "ipi": {}, "runtime": {}, "reset": {}});
+        let settings = settings(&facts(&all), &[], false);
+        assert_eq!(settings.len(), 10);
+        assert!(settings.iter().all(|s| s.outcome == Outcome::Satisfied), "{settings:?}");
+    }
+
+    #[test]
+    fn an_owners_off_stays_and_takes_what_needs_it_along() {
+        let settings = settings(&facts(&json!({"synic": {"enabled": false}})), &[], true);
+        let Outcome::Kept { why } = outcome(&settings, "synic") else { panic!("{settings:?}") };
+        assert!(why.contains("overrides.hyperv.synic: Enabled"), "{why}");
+        refused(&settings, "synictimer", "prerequisite", "synic, which is off by its owner");
+        refused(&settings, "synictimer.direct", "prerequisite", "synictimer, which is refused");
+        assert_eq!(writes(&settings).len(), 7);
+    }
+
+    #[test]
+    fn an_owners_on_that_the_profile_leaves_is_reported() {
+        let settings = settings(&facts(&json!({"tlbflush": {}, "frequencies": {"enabled": false}})), &[], true);
+        let Outcome::Kept { why } = outcome(&settings, "tlbflush") else { panic!("{settings:?}") };
+        assert!(why.contains("overrides.hyperv.tlbflush: Disabled"), "{why}");
+        assert!(!settings.iter().any(|s| s.field.contains("frequencies") || s.field.contains("reenlightenment")));
+    }
+
+    #[test]
+    fn an_override_switches_and_touches_nothing_else() {
+        let facts = facts(&json!({"vapic": {"enabled": false, "x": 1}, "ipi": {}, "tlbflush": {"enabled": true}}));
+        let overrides = [
+            (Enlightenment::Vapic, Switch::On),
+            (Enlightenment::Ipi, Switch::Off),
+            (Enlightenment::Tlbflush, Switch::Off),
+            (Enlightenment::Relaxed, Switch::Leave),
+            (Enlightenment::Reset, Switch::Off),
+        ];
+        let settings = settings(&facts, &overrides, true);
+        let switches: Vec<String> = writes(&settings).into_iter().filter(|w| w.contains("/enabled ")).collect();
+        assert_eq!(
+            switches,
+            [
+                "/features/hyperv/vapic/enabled true",
+                "/features/hyperv/ipi/enabled false",
+                "/features/hyperv/tlbflush/enabled false"
+            ]
+        );
+        // Off and Leave write nothing where nothing stands.
+        assert!(!settings.iter().any(|s| s.field.ends_with("relaxed") || s.field.ends_with("reset")));
+        let reason = &settings.iter().find(|s| s.field.contains("vapic")).unwrap().reason;
+        assert!(reason.starts_with("override of the policy"), "{reason}");
+    }
+
+    #[test]
+    fn a_feature_that_is_taken_out_takes_what_needs_it_along() {
+        let settings = settings(&facts(&Value::Null), &[(Enlightenment::Vpindex, Switch::Off)], true);
+        refused(&settings, "synic", "prerequisite", "vpindex, which is not asked for");
+        refused(&settings, "ipi", "prerequisite", "vpindex, which is not asked for");
+        refused(&settings, "synictimer.direct", "prerequisite", "synictimer, which is refused");
+    }
+
+    #[test]
+    fn synthetic_timers_need_the_hyperv_clock() {
+        let settings = settings(&facts(&Value::Null), &[], false);
+        refused(&settings, "synictimer", "prerequisite", "clock.timer.hyperv");
+        refused(&settings, "synictimer.direct", "prerequisite", "synictimer, which is refused");
+        assert_eq!(writes(&settings).len(), 8);
+    }
+
+    #[test]
+    fn every_node_that_may_host_the_vm_must_have_the_feature() {
+        let on = |pool| Facts { nodes: pool, ..facts(&Value::Null) };
+        let all = settings(&on(nodes(&[("fast", &[]), ("slow", &["base", "synic"])])), &[], true);
+        assert_eq!(writes(&all).len(), 10);
+        let some = settings(&on(nodes(&[("fast", &[]), ("fast", &["ipi", "synictimer"])])), &[], true);
+        refused(&some, "ipi", "node-lacks-feature", "not every one of the 2 eligible nodes");
+        refused(&some, "synictimer", "node-lacks-feature", "hyperv.node.kubevirt.io/synictimer");
+        assert_eq!(writes(&some).len(), 7);
+        let none = settings(&on(nodes(&[("slow", &[])])), &[], true);
+        refused(&none, "relaxed", "no-eligible-node", "nodeSelector");
+        assert_eq!(writes(&none), Vec::<String>::new());
+        // What is on already is not taken away, whatever the nodes are.
+        let facts = Facts { nodes: nodes(&[("slow", &[])]), ..facts(&json!({"relaxed": {}})) };
+        assert_eq!(outcome(&settings(&facts, &[], true), "relaxed"), &Outcome::Satisfied);
+    }
 }

@@ -388,3 +388,6 @@ fn remove(root: &mut Value, pointer: &str) {
         map.remove(key);
     }
 }
+
+#[cfg(test)]
+mod tests;

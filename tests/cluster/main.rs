@@ -9,6 +9,7 @@
 mod cases;
 mod consent;
 mod crash;
+mod kubevirt;
 mod rbac;
 mod refusals;
 mod restore;

@@ -1,5 +1,6 @@
 //! The end of a policy: restored or kept when it was seen, frozen when it was not.
 
+use harness::{Install, Operator};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use wintune::api::record::Phase;
@@ -151,9 +152,7 @@ async fn a_deleted_definition_restores_nothing() {
     // A new start without the definition waits, says so, and restores nothing either.
     operator.terminate().await.unwrap();
     let operator =
-        harness::Operator::start(cluster.plane(), cluster.install(), crate::support::program(), "wintune-test")
-            .await
-            .unwrap();
+        Operator::start(cluster.plane(), cluster.install(), crate::support::program(), "wintune-test").await.unwrap();
     until("it says what is missing", async || {
         operator.get("/readyz").await.is_ok_and(|(code, text)| code == 503 && text.contains("windowstunings"))
     })
@@ -168,4 +167,39 @@ async fn a_deleted_definition_restores_nothing() {
     // The policy comes back as it was: still tuned, nothing written.
     cluster.policy("all", restoring()).await;
     cluster.phase("orphan", Phase::Tuned).await;
+}
+
+#[tokio::test]
+async fn a_store_that_was_never_filled_restores_nothing() {
+    let cluster = Cluster::turn().await;
+    cluster.create(&windows(&cluster, "unsynced")).await;
+    let mut operator = cluster.operator().await;
+    cluster.policy("all", restoring()).await;
+    cluster.phase("unsynced", Phase::Tuned).await;
+    operator.terminate().await.unwrap();
+    cluster.policies().delete("all", &DeleteParams::default()).await.unwrap();
+
+    // Without the right to list namespaces one store stays empty; the policy's absence is in another, which is full.
+    let cut = |mut object: serde_json::Value| {
+        if object["kind"] == "ClusterRole" && object["metadata"]["name"] == "wintune-operator" {
+            let rules = object["rules"].as_array_mut().unwrap();
+            rules.iter_mut().for_each(|rule| {
+                rule["resources"].as_array_mut().unwrap().retain(|r| r != "namespaces");
+            });
+            rules.retain(|rule| !rule["resources"].as_array().unwrap().is_empty());
+        }
+        Some(object)
+    };
+    let chart = crate::support::chart();
+    Install::chart(cluster.plane(), &chart, "wintune-system", cut).await.unwrap();
+    tokio::time::sleep(QUIET).await;
+    let operator =
+        Operator::start(cluster.plane(), cluster.install(), crate::support::program(), "wintune-test").await.unwrap();
+    cluster.stays("unsynced").await;
+    let (code, text) = operator.get("/readyz").await.unwrap();
+    assert!(code == 503 && text.contains("filling the stores"), "{code} {text}");
+    assert_eq!(domain(&cluster.vm("unsynced").await)["features"]["hyperv"].as_object().unwrap().len(), 9);
+
+    Install::chart(cluster.plane(), &chart, "wintune-system", Some).await.unwrap();
+    cluster.phase("unsynced", Phase::Reverted).await;
 }

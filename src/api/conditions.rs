@@ -50,6 +50,8 @@ pub mod reason {
     pub const FROZEN: &str = "Frozen";
     /// A person has to decide.
     pub const NEEDS_HUMAN: &str = "NeedsHuman";
+    /// The VM has a setting that endangers itself or others.
+    pub const DANGEROUS: &str = "Dangerous";
     /// The annotation `wintune.dev/applied` is not what we wrote.
     pub const APPLIED_FORGED: &str = "AppliedForged";
     /// The annotation `wintune.dev/applied` is what we wrote.

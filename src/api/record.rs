@@ -93,6 +93,9 @@ pub struct RecordStatus {
     /// The plan, in figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanSummary>,
+    /// What endangers or misleads the VM's owner: up to three, worst first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// What we wrote and what stood there before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,

@@ -5,14 +5,21 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::plan::{Outcome as Planned, plan_all};
+use super::plan::{Outcome as All, Planned, plan_all};
 use super::{CliError, ExplainArgs, print, render};
 use crate::plan::settings::{Effect, Outcome, Setting};
 
 pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
-    let Planned { planned, faults } = plan_all(&args.manifests)?;
+    let All { planned, faults } = plan_all(&args.manifests)?;
     let mut text = String::new();
-    for plan in planned.iter().filter_map(|p| p.plan.as_ref()) {
+    for Planned { manifest, plan } in &planned {
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(why) => {
+                render::without_plan(&mut text, manifest, why);
+                continue;
+            }
+        };
         render::heading(&mut text, plan);
         for sign in &plan.detection.signs {
             let _ = writeln!(text, "  sign: {} says {:?} ({:?})", sign.found, sign.says, sign.weight);

@@ -3,12 +3,14 @@
 use std::io::Read;
 use std::path::Path;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
 use serde::de::IntoDeserializer;
 use serde_json::Value;
 
 use super::ManifestArgs;
 use crate::api::record::PolicyKind;
-use crate::api::tuning::{ClusterWindowsTuningSpec, WindowsTuningSpec};
+use crate::api::tuning::{ClusterWindowsTuning, ClusterWindowsTuningSpec, WindowsTuning, WindowsTuningSpec};
 use crate::observe::index;
 use crate::plan::consent::{Policy, PolicyView};
 use crate::plan::facts::{ManifestError, Vm};
@@ -40,11 +42,13 @@ pub enum InputError {
         /// Which file.
         file: String,
     },
-    /// The file is not YAML.
-    #[error("{file}: not valid YAML or JSON: {cause}")]
+    /// A document is not YAML.
+    #[error("{file}, document {document}: not valid YAML or JSON: {cause}")]
     Yaml {
         /// Which file.
         file: String,
+        /// Which document, from 1.
+        document: String,
         /// Line, column and fault, on one line.
         cause: String,
     },
@@ -92,27 +96,35 @@ pub(super) fn manifests(args: &ManifestArgs) -> (Vec<Manifest>, Vec<InputError>)
     let (mut manifests, mut faults) = (Vec::new(), Vec::new());
     for path in &args.files {
         let file = name(path);
-        match documents(path, "a VirtualMachine") {
-            Err(fault) => faults.push(fault),
-            Ok(documents) => {
-                for (document, object) in documents {
-                    match Vm::from_object(&object) {
-                        Ok(vm) => manifests.push(Manifest { object, vm }),
-                        Err(cause) => faults.push(InputError::Manifest { file: file.clone(), document, cause }),
-                    }
-                }
+        for document in documents(path, "a VirtualMachine") {
+            let parsed = document.and_then(|(document, object)| match Vm::from_object(&object) {
+                Ok(vm) => Ok(Manifest { object, vm }),
+                Err(cause) => Err(InputError::Manifest { file: file.clone(), document, cause }),
+            });
+            match parsed {
+                Ok(manifest) => manifests.push(manifest),
+                Err(fault) => faults.push(fault),
             }
         }
     }
     (manifests, faults)
 }
 
+/// The policy of a file, with its namespace where it names one.
+#[derive(Debug)]
+pub(super) struct PolicyFile {
+    /// As consent is decided by it.
+    pub(super) view: PolicyView,
+    /// Of a `WindowsTuning`.
+    pub(super) namespace: Option<String>,
+}
+
 /// Reads the one policy of a file.
-pub(super) fn policy(path: &Path) -> Result<PolicyView, InputError> {
+pub(super) fn policy(path: &Path) -> Result<PolicyFile, InputError> {
     let file = name(path);
-    let mut documents = documents(path, "a WindowsTuning or ClusterWindowsTuning")?;
+    let mut documents = documents(path, "a WindowsTuning or ClusterWindowsTuning");
     let extra = documents.len() > 1;
-    let (document, object) = documents.swap_remove(0);
+    let (document, object) = documents.swap_remove(0)?;
     let fault = |cause: String| InputError::Policy { file: file.clone(), document: document.clone(), cause };
     if extra {
         return Err(fault("expected one policy, found several documents".to_owned()));
@@ -124,14 +136,13 @@ pub(super) fn policy(path: &Path) -> Result<PolicyView, InputError> {
             "expected a policy of wintune.dev/v1alpha1, found kind {kind:?} of apiVersion {api_version:?}"
         )));
     }
-    let spec = object.get("spec").cloned().unwrap_or(Value::Null);
     let policy = match kind {
         "WindowsTuning" => {
-            let typed: WindowsTuningSpec = strict(&spec).map_err(fault)?;
+            let typed: WindowsTuningSpec = strict(&object, &WindowsTuning::crd()).map_err(fault)?;
             index::policy_view(PolicyKind::WindowsTuning, &object, &typed.selector, None, None, typed.tuning)
         }
         "ClusterWindowsTuning" => {
-            let typed: ClusterWindowsTuningSpec = strict(&spec).map_err(fault)?;
+            let typed: ClusterWindowsTuningSpec = strict(&object, &ClusterWindowsTuning::crd()).map_err(fault)?;
             let namespaces = typed.namespace_selector.as_ref();
             index::policy_view(
                 PolicyKind::ClusterWindowsTuning,
@@ -145,63 +156,121 @@ pub(super) fn policy(path: &Path) -> Result<PolicyView, InputError> {
         _ => return Err(fault(format!("expected a WindowsTuning or ClusterWindowsTuning, found kind {kind:?}"))),
     };
     match policy {
-        Policy::Readable(view) => Ok(*view),
+        Policy::Readable(view) => {
+            let namespace = json::text(&object, "/metadata/namespace").filter(|_| kind == "WindowsTuning");
+            Ok(PolicyFile { view: *view, namespace: namespace.map(str::to_owned) })
+        }
         Policy::Unreadable { why, .. } => Err(fault(why)),
     }
 }
 
-/// Parses a spec and refuses fields that it does not have, as the API server would.
-fn strict<T: serde::de::DeserializeOwned + serde::Serialize>(spec: &Value) -> Result<T, String> {
-    let typed: T =
-        T::deserialize(spec.clone().into_deserializer()).map_err(|e: serde_json::Error| format!("spec: {e}"))?;
-    let known = serde_json::to_value(&typed).map_err(|e| e.to_string())?;
-    match unknown(spec, &known, "spec") {
-        Some(field) => Err(format!("{field} is not a field of this kind")),
-        None => Ok(typed),
+/// Parses a spec and refuses fields that its definition does not have, as the API server does on `kubectl apply`.
+fn strict<T: serde::de::DeserializeOwned>(object: &Value, crd: &CustomResourceDefinition) -> Result<T, String> {
+    let schema = crd.spec.versions.first().and_then(|v| serde_json::to_value(&v.schema).ok()).unwrap_or_default();
+    let schema = schema.pointer("/openAPIV3Schema/properties/spec").cloned().unwrap_or_default();
+    let known = ["apiVersion", "kind", "metadata", "spec", "status"];
+    let top = object.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
+    let spec = object.get("spec").cloned().unwrap_or(Value::Null);
+    let unknown = top.filter(|key| !known.contains(key)).map(str::to_owned).next();
+    if let Some(field) = unknown.or_else(|| unknown_field(&spec, &schema, "spec")) {
+        return Err(format!("{field} is not a field of this kind"));
+    }
+    T::deserialize(spec.into_deserializer()).map_err(|e: serde_json::Error| format!("spec: {e}"))
+}
+
+/// The first field of a value that its schema does not have.
+fn unknown_field(value: &Value, schema: &Value, path: &str) -> Option<String> {
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let path = format!("{path}.{key}");
+            let field =
+                schema.get("properties").and_then(|p| p.get(key)).or_else(|| schema.get("additionalProperties"));
+            field.map_or(Some(path.clone()), |field| unknown_field(value, field, &path))
+        }),
+        Value::Array(items) => {
+            let item = |(index, value)| unknown_field(value, schema.get("items")?, &format!("{path}[{index}]"));
+            items.iter().enumerate().find_map(item)
+        }
+        _ => None,
     }
 }
 
-/// The first field that was given and did not come through.
-fn unknown(given: &Value, known: &Value, path: &str) -> Option<String> {
-    let given = given.as_object()?;
-    given.iter().find_map(|(key, value)| {
-        let path = format!("{path}.{key}");
-        let empty = value.is_null()
-            || value.as_object().is_some_and(serde_json::Map::is_empty)
-            || value == &Value::Array(Vec::new());
-        match known.get(key) {
-            Some(known) => unknown(value, known, &path),
-            None if empty && path.ends_with("Selector") => None,
-            None => Some(path),
-        }
-    })
-}
-
-/// The documents of a file, each with its number, Lists taken apart.
-fn documents(path: &Path, expected: &'static str) -> Result<Vec<(String, Value)>, InputError> {
+/// The documents of a file, each with its number, Lists taken apart. At least one, or the fault of the whole file.
+///
+/// Each document is parsed alone, as kubectl does it: what is wrong with one takes none of the others along.
+fn documents(path: &Path, expected: &'static str) -> Vec<Result<(String, Value), InputError>> {
     let file = name(path);
-    let text = read(path)?;
-    let parsed: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| {
-        let cause = e.to_string();
-        let first = cause.lines().next().unwrap_or("unknown fault").trim().trim_end_matches(':').to_owned();
-        InputError::Yaml { file: file.clone(), cause: first }
-    })?;
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(fault) => return vec![Err(fault)],
+    };
     let mut documents = Vec::new();
-    for (index, object) in parsed.into_iter().enumerate().filter(|(_, o)| !o.is_null()) {
+    for (index, (line, text)) in split(&text).into_iter().enumerate() {
         let number = (index + 1).to_string();
-        let is_list = json::text(&object, "/kind").is_some_and(|k| k.ends_with("List"));
-        match object.get("items").and_then(Value::as_array) {
-            Some(items) if is_list => {
-                documents
-                    .extend(items.iter().enumerate().map(|(i, o)| (format!("{number} item {}", i + 1), o.clone())));
+        let objects: Vec<Value> = match serde_saphyr::from_multiple_with_options(text, limits()) {
+            Ok(objects) => objects,
+            Err(error) => {
+                let cause = explain(&error, line);
+                documents.push(Err(InputError::Yaml { file: file.clone(), document: number, cause }));
+                continue;
             }
-            _ => documents.push((number, object)),
+        };
+        for object in objects.into_iter().filter(|o| !o.is_null()) {
+            let is_list = json::text(&object, "/kind").is_some_and(|k| k.ends_with("List"));
+            match object.get("items").and_then(Value::as_array) {
+                Some(items) if is_list => {
+                    let item = |(i, o): (usize, &Value)| Ok((format!("{number} item {}", i + 1), o.clone()));
+                    documents.extend(items.iter().enumerate().map(item));
+                }
+                _ => documents.push(Ok((number.clone(), object))),
+            }
         }
     }
     if documents.is_empty() {
-        return Err(InputError::Empty { file, expected });
+        return vec![Err(InputError::Empty { file, expected })];
     }
-    Ok(documents)
+    documents
+}
+
+/// A file at its lines that open a document, each part with the number of lines before it. What stands before the
+/// first of them is a document only if it holds something.
+fn split(text: &str) -> Vec<(usize, &str)> {
+    let mut parts = Vec::new();
+    let (mut start, mut offset, mut start_line) = (0, 0, 0);
+    for (line, content) in text.split_inclusive('\n').enumerate() {
+        let opens = content
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
+        if opens && offset > 0 {
+            parts.push((start_line, text.get(start..offset).unwrap_or_default()));
+            (start, start_line) = (offset, line);
+        }
+        offset += content.len();
+    }
+    parts.push((start_line, text.get(start..).unwrap_or_default()));
+    let blank = |part: &str| part.lines().all(|l| l.trim_start().is_empty() || l.trim_start().starts_with('#'));
+    if parts.first().is_some_and(|(_, first)| blank(first)) {
+        parts.remove(0);
+    }
+    parts
+}
+
+/// What a document may hold: the VMs of a large cluster in one List, and no bomb of aliases.
+fn limits() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_nodes: 6_000_000, max_events: 12_000_000 },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
+    }
+}
+
+/// A parser's fault on one line, counted from the start of the file.
+fn explain(error: &serde_saphyr::Error, lines_before: usize) -> String {
+    let text = error.render_with_options(serde_saphyr::render_options! {
+        formatter: &serde_saphyr::UserMessageFormatter,
+        snippets: serde_saphyr::SnippetMode::Off,
+        line_offset: lines_before as u64,
+    });
+    text.lines().next().unwrap_or("unknown fault").trim().to_owned()
 }
 
 fn read(path: &Path) -> Result<String, InputError> {

@@ -107,7 +107,7 @@ struct ExplainArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// Manifests or policies could not be read; each line names file, document and field.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("{}", .0.iter().map(|fault| harmless(&fault.to_string(), "\t")).collect::<Vec<_>>().join("\n"))]
     Input(Vec<InputError>),
     /// No plan could be made.
     #[error(transparent)]
@@ -171,10 +171,24 @@ fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
 /// Writes to standard output. A reader that went away (`| head`) is not an error.
 fn print(text: &str) -> Result<(), CliError> {
     use std::io::Write;
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
+    match std::io::stdout().lock().write_all(harmless(text, "\n\t").as_bytes()) {
         Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(CliError::Write { what: "standard output".to_owned(), cause })
         }
         _ => Ok(()),
     }
+}
+
+/// Text that holds words of others, as it may go to a terminal: control characters but these are spelled out, in the
+/// way that JSON and YAML read back.
+fn harmless(text: &str, but: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && !but.contains(c) {
+            clean.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
 }

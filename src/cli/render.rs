@@ -9,6 +9,7 @@ use tabled::builder::Builder;
 use tabled::settings::{Alignment, Padding, Style, object::Columns};
 
 use super::CliError;
+use super::input::Manifest;
 use super::plan::Planned;
 use crate::plan::detect::Confidence;
 use crate::plan::settings::{Outcome, Setting};
@@ -50,15 +51,15 @@ pub(super) fn patch(planned: &Planned) -> Result<String, CliError> {
 pub(super) fn diff(planned: &[Planned]) -> Result<String, CliError> {
     let mut text = String::new();
     for Planned { manifest, plan } in planned {
-        let Some(plan) = plan else { continue };
+        let Ok(plan) = plan else { continue };
         let mut after = manifest.object.clone();
         if let Some(domain) = after.pointer_mut(crate::plan::facts::DOMAIN) {
             *domain = plan.change.domain.clone();
         }
         let (old, new) = (to_yaml(&manifest.object)?, to_yaml(&after)?);
         let name = format!("{}/{}", plan.vm.namespace, plan.vm.name);
-        let diff = TextDiff::from_lines(&old, &new);
-        if diff.ratio() < 1.0 {
+        if old != new {
+            let diff = TextDiff::from_lines(&old, &new);
             let mut unified = diff.unified_diff();
             text += &unified.context_radius(3).header(&format!("{name} now"), &format!("{name} planned")).to_string();
         }
@@ -73,13 +74,16 @@ pub(super) fn table(planned: &[Planned]) -> String {
             text.push('\n');
         }
         match plan {
-            Some(plan) => one(&mut text, plan),
-            None => {
-                let _ = writeln!(text, "{}/{}: the policy does not cover it", manifest.vm.namespace, manifest.vm.name);
-            }
+            Ok(plan) => one(&mut text, plan),
+            Err(why) => without_plan(&mut text, manifest, why),
         }
     }
     text
+}
+
+/// A VM that nothing is asked of.
+pub(super) fn without_plan(text: &mut String, manifest: &Manifest, why: &str) {
+    let _ = writeln!(text, "{}/{}: {why}", manifest.vm.namespace, manifest.vm.name);
 }
 
 fn one(text: &mut String, plan: &Plan) {

@@ -8,21 +8,21 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Failures in a row of each VM, by UID. Forgotten on success and when the VM is gone.
+/// Failures in a row of each VM, by namespace and name. Forgotten on success and when the VM is gone.
 #[derive(Default)]
 pub(super) struct Failures(Mutex<HashMap<String, u32>>);
 
 impl Failures {
     /// Counts one more, and says how long to wait.
-    pub(super) fn next(&self, uid: &str) -> Duration {
+    pub(super) fn next(&self, vm: &str) -> Duration {
         let mut failures = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let count = failures.entry(uid.to_owned()).or_insert(0);
+        let count = failures.entry(vm.to_owned()).or_insert(0);
         *count = count.saturating_add(1);
         delay(*count, random())
     }
 
-    pub(super) fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(uid);
+    pub(super) fn forget(&self, vm: &str) {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(vm);
     }
 }
 

@@ -202,6 +202,7 @@ async fn reconciling(
     }
     let queue = queue.take_until(stopped(shutdown)).map(Ok::<_, std::convert::Infallible>);
     let config = Config::default().concurrency(CONCURRENCY);
+    let failures = context.clone();
     applier(
         |vm, context| reconcile::reconcile(vm, context).boxed(),
         reconcile::on_error,
@@ -212,7 +213,9 @@ async fn reconciling(
     )
     .map_err(|error| match error {
         // The VM was deleted while it waited in the queue.
-        kube::runtime::controller::Error::ObjectNotFound(_) => {}
+        kube::runtime::controller::Error::ObjectNotFound(vm) => {
+            failures.failures.forget(&reconcile::key(vm.namespace.as_deref(), &vm.name));
+        }
         error => tracing::debug!(%error, "reconcile failed"),
     })
     .for_each(|_| futures::future::ready(()))

@@ -85,26 +85,28 @@ pub(super) async fn reconcile(vm: Arc<VirtualMachine>, context: Arc<Context>) ->
     let label = result.as_ref().map_or_else(ReconcileError::label, |(label, _)| label);
     context.metrics.reconcile(label, started.elapsed().as_secs_f64());
     let (_, action) = result?;
-    context.failures.forget(&vm.uid().unwrap_or_default());
+    context.failures.forget(&key(vm.namespace().as_deref(), &vm.name_any()));
     Ok(action)
+}
+
+/// Names a VM among those that failed.
+pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
+    format!("{}/{name}", namespace.unwrap_or_default())
 }
 
 /// How long to wait after a failure.
 pub(super) fn on_error(vm: Arc<VirtualMachine>, error: &ReconcileError, context: Arc<Context>) -> Action {
-    let uid = vm.uid().unwrap_or_default();
+    let vm = key(vm.namespace().as_deref(), &vm.name_any());
     match error {
-        // Somebody else wrote first: the watch brings the new object, read and plan again at once.
-        ReconcileError::Write(WriteError::Changed(_))
-        | ReconcileError::Apply(ApplyError::Write(WriteError::Changed(_))) => Action::requeue(CATCH_UP),
         ReconcileError::Write(WriteError::Gone(_) | WriteError::NotLeader)
         | ReconcileError::Apply(ApplyError::Write(WriteError::Gone(_) | WriteError::NotLeader)) => {
-            context.failures.forget(&uid);
+            context.failures.forget(&vm);
             Action::await_change()
         }
         error => {
-            let wait = context.failures.next(&uid);
-            let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-            tracing::warn!(%namespace, %name, %error, ?wait, "trying again");
+            // Somebody else wrote first, mostly: then the watch brings the new object before the wait is over.
+            let wait = context.failures.next(&vm);
+            tracing::warn!(%vm, %error, ?wait, "trying again");
             Action::requeue(wait)
         }
     }
@@ -203,6 +205,8 @@ async fn record_next(decided: &Decided, next: &Next, context: &Context) -> Resul
     let vm = &decided.snapshot.facts.vm;
     let before = decided.snapshot.status();
     let news = before.is_none_or(|b| b.phase != next.phase || b.next != status.next);
+    let danger = decided.plan.as_ref().and_then(|p| p.as_ref().ok()).and_then(Plan::danger);
+    let new_danger = danger.filter(|d| !before.is_some_and(|b| b.warnings.contains(d)));
     let forged = decided
         .preimage
         .fault
@@ -217,6 +221,9 @@ async fn record_next(decided: &Decided, next: &Next, context: &Context) -> Resul
         if next.phase != Phase::Observed {
             context.events.publish(vm, warning, "Decide", next.reason, &next.next).await;
         }
+    }
+    if let Some(danger) = new_danger {
+        context.events.publish(vm, true, "Check", reason::DANGEROUS, &danger).await;
     }
     if let Some(fault) = forged {
         context.events.publish(vm, true, "Check", reason::APPLIED_FORGED, &fault).await;

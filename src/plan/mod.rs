@@ -96,6 +96,19 @@ impl Plan {
         }
     }
 
+    /// Findings for the record: the three worst, so that the record stays small.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut worst: Vec<&Finding> = self.findings.iter().filter(|f| f.severity != Severity::Note).collect();
+        worst.sort_by_key(|f| f.severity);
+        worst.iter().take(3).map(|f| truncate(&f.text, 250).to_owned()).collect()
+    }
+
+    /// The first finding that KubeVirt or a node will fail by, as [`Plan::warnings`] words it.
+    pub fn danger(&self) -> Option<String> {
+        let first = self.findings.iter().find(|f| f.severity == Severity::Error)?;
+        Some(truncate(&first.text, 250).to_owned())
+    }
+
     /// The same for equal changes, another for others: 16 hexadecimal digits.
     pub fn digest(&self) -> String {
         let text = serde_json::to_string(&(&self.profile, &self.change.entries)).unwrap_or_default();

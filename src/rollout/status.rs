@@ -32,6 +32,7 @@ pub fn status(input: &Input<'_>, next: &Next, now: Timestamp) -> RecordStatus {
     if *input.consent == Consent::None {
         // Nobody asks any more: the figures of the last plan would read as if somebody did.
         status.plan = None;
+        status.warnings = Vec::new();
         status.profile = None;
         status.profile_revision = None;
     }
@@ -52,6 +53,7 @@ fn planned(status: &mut RecordStatus, plan: &Plan, generation: Option<i64>, now:
     status.profile_revision = Some(plan.profile_revision);
     status.plan = Some(plan.summary());
     status.detection = Some(plan.detection_summary());
+    status.warnings = plan.warnings();
     let signs = plan.detection_summary().signs.join("; ");
     let (is, why) = match plan.detection.confidence {
         Confidence::Certain | Confidence::Sure => (true, reason::SIGNS_FOUND),

@@ -102,7 +102,10 @@ async fn passthrough_and_broken_vms_are_refused_and_said() {
     let _operator = cluster.operator().await;
     cluster.policy("all", when_stopped()).await;
     let record = cluster.phase("passthrough", Phase::Refused).await;
-    assert!(record.status.unwrap().next.unwrap().contains("hypervPassthrough"));
+    let status = record.status.unwrap();
+    assert!(status.next.unwrap().contains("hypervPassthrough"));
+    assert!(status.warnings[0].contains("ends the virt-handler of its node"), "{:?}", status.warnings);
+    until("a warning on the VM", async || cluster.events("passthrough").await.contains(&"Dangerous".to_owned())).await;
     let record = cluster.phase("broken", Phase::Refused).await;
     assert!(record.status.unwrap().next.unwrap().contains("secure boot"));
     for name in ["passthrough", "broken"] {

@@ -568,7 +568,14 @@ fn a_value_of_ours_that_somebody_else_changed_stays() {
         let place = format!("{DOMAIN}{}", entry.at);
         let mut theirs = after.clone();
         match how {
-            "replace" => put(&mut theirs, &place, &json!({"enabled": false, "present": false, "theirs": true})),
+            "replace" => {
+                let other = match serde_json::from_str(&entry.now).unwrap() {
+                    Value::Bool(now) => json!(!now),
+                    Value::String(_) => json!("theirs"),
+                    _ => json!({"enabled": false, "present": false, "theirs": true}),
+                };
+                put(&mut theirs, &place, &other);
+            }
             "extend" if after.pointer(&place).is_some_and(Value::is_object) => {
                 put(&mut theirs, &format!("{place}/theirs"), &json!(1));
             }
@@ -779,10 +786,13 @@ fn a_forged_pre_image_is_refused_or_harmless() {
             assert_eq!(accepted.vm_uid, UID);
             let vm = read(&after);
             let undo = patch::undo(vm.domain(), &accepted);
-            let allowed = |pointer: &String| {
+            let listed = |pointer: &str| {
                 let list = ["/features/hyperv", "/clock/utc", "/clock/timer", "/features/acpi"];
-                list.iter().any(|a| below(pointer, a)) || ["/features", "/clock"].contains(&pointer.as_str())
+                list.iter().any(|a| below(pointer, a))
             };
+            let allowed = |pointer: &str| listed(pointer) || ["/features", "/clock"].contains(&pointer);
+            assert!(accepted.entries.iter().all(|e| listed(&e.at)), "{text}");
+            assert!(accepted.created.iter().all(|c| allowed(c)), "{text}");
             let (mut before, mut changed) = (BTreeMap::new(), BTreeMap::new());
             leaves(vm.domain(), "", &mut before);
             leaves(&undo.domain, "", &mut changed);

@@ -35,6 +35,24 @@ pub struct VirtualMachineStatus {
     pub printable_status: Option<String>,
     /// Start and stop requests that virt-controller has not carried out yet.
     pub state_change_requests: Vec<StateChangeRequest>,
+    /// The preference that KubeVirt froze for this VM.
+    pub preference_ref: Option<FrozenRef>,
+}
+
+/// Where KubeVirt keeps what it froze for a VM.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FrozenRef {
+    /// The ControllerRevision.
+    pub controller_revision_ref: Option<RevisionRef>,
+}
+
+/// Names a ControllerRevision of the VM's namespace.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct RevisionRef {
+    /// Its name.
+    pub name: String,
 }
 
 /// A start or stop that was asked for.

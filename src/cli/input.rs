@@ -258,7 +258,7 @@ fn split(text: &str) -> Vec<(usize, &str)> {
 /// What a document may hold: the VMs of a large cluster in one List, and no bomb of aliases.
 fn limits() -> serde_saphyr::Options {
     serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_nodes: 6_000_000, max_events: 12_000_000 },
+        budget: serde_saphyr::budget! { max_nodes: 6_000_000, max_events: 12_000_000, max_buffered_comment_events: 1_000_000 },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
     }
 }
@@ -290,4 +290,56 @@ fn read(path: &Path) -> Result<String, InputError> {
 
 fn name(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_file_falls_apart_at_its_markers() {
+        let parts = |text: &'static str| split(text).into_iter().map(|(_, part)| part).collect::<Vec<_>>();
+        assert_eq!(parts("a\n"), ["a\n"]);
+        assert_eq!(parts("---\na\n---\nb"), ["---\na\n", "---\nb"]);
+        assert_eq!(parts("# first\n\n---\na\n"), ["---\na\n"]);
+        assert_eq!(parts("a\n---\n---\nb\n"), ["a\n", "---\n", "---\nb\n"]);
+        assert_eq!(parts("a\r\n---\r\nb\r\n"), ["a\r\n", "---\r\nb\r\n"]);
+        assert_eq!(parts("--- # one\na\n---\t\nb\n---"), ["--- # one\na\n", "---\t\nb\n", "---"]);
+        // Neither a longer line nor an indented one is a marker.
+        assert_eq!(parts("a: |\n  ---\n----\n---x\n"), ["a: |\n  ---\n----\n---x\n"]);
+        assert!(parts("").is_empty() && parts("# a\n \n").is_empty());
+    }
+
+    #[test]
+    fn each_part_knows_the_lines_before_it() {
+        let lines: Vec<usize> = split("# x\na\n---\nb\nc\n---\n").into_iter().map(|(line, _)| line).collect();
+        assert_eq!(lines, [0, 2, 5]);
+        let error = serde_saphyr::from_str::<Value>("a: 1\nb: c: d\n").unwrap_err();
+        assert!(explain(&error, 10).ends_with("at line 12, column 5"), "{}", explain(&error, 10));
+    }
+
+    #[test]
+    fn a_field_is_one_that_the_schema_has() {
+        let schema = json!({"properties": {
+            "a": {"properties": {"b": {"type": "string"}}},
+            "map": {"additionalProperties": {"type": "string"}},
+            "list": {"items": {"properties": {"c": {}}}}}});
+        let unknown = |value: Value| unknown_field(&value, &schema, "spec");
+        assert_eq!(unknown(json!({"a": {"b": "x"}, "map": {"any": "x"}, "list": [{"c": 1}], "a": null})), None);
+        assert_eq!(unknown(json!({"a": {"d": {}}})), Some("spec.a.d".to_owned()));
+        assert_eq!(unknown(json!({"list": [{"c": 1}, {"d": 1}]})), Some("spec.list[1].d".to_owned()));
+        assert_eq!(unknown(json!({"e": null})), Some("spec.e".to_owned()));
+    }
+
+    /// The check reads the schema where it is; a change of its shape must not let everything through.
+    #[test]
+    fn the_definitions_have_the_schema_that_is_looked_up() {
+        for crd in [WindowsTuning::crd(), ClusterWindowsTuning::crd()] {
+            let object = |spec: Value| json!({"spec": spec});
+            let strict = |spec: Value| strict::<Value>(&object(spec), &crd);
+            assert_eq!(strict(json!({"selector": {}, "apply": {"mode": "Propose"}})).map(|_| ()), Ok(()));
+            assert!(strict(json!({"selector": {}, "apply": {"modes": 1}})).unwrap_err().contains("spec.apply.modes"));
+        }
+    }
 }

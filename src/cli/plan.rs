@@ -76,15 +76,15 @@ fn asked(args: &ManifestArgs, policy: Option<&PolicyFile>, manifest: &Manifest) 
     }
     let consent = decide(Marks { labels: &vm.labels, annotations: &vm.annotations }, &policies);
     let by_annotation = matches!(&consent, Consent::Given(given) if given.by.kind == PolicyKind::Annotation);
-    let wanted = match (consent, policy.is_some() || args.profile.is_none()) {
-        (Consent::Given(given), true) => Ok(given.wanted),
-        (Consent::OptedOut { .. }, true) if policy.is_some() => Err("opted out by annotation".to_owned()),
-        (Consent::Frozen { why }, true) if policy.is_some() => Err(why),
-        (Consent::None, true) if policy.is_some() => Err("the policy does not cover it".to_owned()),
-        _ => Ok(Wanted {
-            profile: args.profile.clone().unwrap_or_else(|| Wanted::default().profile),
-            ..Wanted::default()
-        }),
+    let wanted = match consent {
+        Consent::Given(given) if policy.is_some() || args.profile.is_none() => Ok(given.wanted),
+        Consent::OptedOut { reason } if policy.is_some() => {
+            let reason = reason.map(|words| format!(" ({words})")).unwrap_or_default();
+            Err(format!("opted out by annotation{reason}"))
+        }
+        Consent::Frozen { why } if policy.is_some() => Err(why),
+        Consent::None if policy.is_some() => Err("the policy does not cover it".to_owned()),
+        _ => Ok(Wanted { profile: args.profile.clone().unwrap_or(Wanted::default().profile), ..Wanted::default() }),
     };
     (Facts { consent_by_annotation: by_annotation, ..Facts::offline(vm.clone()) }, wanted)
 }

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use crate::api::kubevirt::VirtualMachine;
 use crate::apply::events::Events;
 use crate::apply::writer::Writer;
+use crate::observe::preference::Preferences;
 use crate::observe::served;
 use crate::observe::watches::{self, Stores, Watches};
 use metrics::Metrics;
@@ -153,6 +154,7 @@ async fn operate(
         events: Events::new(client.clone(), writer.clone(), &options.identity),
         metrics: metrics.clone(),
         failures: backoff::Failures::default(),
+        preferences: Preferences::new(client.clone()),
     });
     let election = leader::election(&client, options);
     let leading = {

@@ -17,6 +17,7 @@ use crate::apply::vm::{ApplyError, Change, Written};
 use crate::apply::writer::{WriteError, Writer};
 use crate::apply::{record, vm as vm_writer};
 use crate::observe::live::{self, ReadError};
+use crate::observe::preference::Preferences;
 use crate::observe::snapshot::Snapshot;
 use crate::observe::watches::Stores;
 use crate::plan::consent::Consent;
@@ -32,6 +33,7 @@ pub(super) struct Context {
     pub(super) events: Events,
     pub(super) metrics: Arc<Metrics>,
     pub(super) failures: Failures,
+    pub(super) preferences: Preferences,
 }
 
 /// Why a look at a VM failed; it is tried again.
@@ -117,7 +119,7 @@ fn resync() -> Action {
 }
 
 async fn look(vm: &VirtualMachine, context: &Context) -> Result<(&'static str, Action), ReconcileError> {
-    let decided = decide(context.stores.snapshot(vm)?, context).await;
+    let decided = decide(context.stores.snapshot(vm)?, context).await?;
     if decided.snapshot.stale_record && decided.snapshot.record.is_none() {
         tracing::debug!(name = %vm.name_any(), "a record of an earlier VM is still there");
         return Ok(("stale-record", Action::requeue(Duration::from_secs(5))));
@@ -140,7 +142,7 @@ async fn look(vm: &VirtualMachine, context: &Context) -> Result<(&'static str, A
             if fresh.facts.vm.uid != snapshot.uid {
                 return Ok(("changed", Action::requeue(CATCH_UP)));
             }
-            let fresh = decide(fresh, context).await;
+            let fresh = decide(fresh, context).await?;
             if fresh.step != decided.step {
                 return Ok(("changed", Action::requeue(CATCH_UP)));
             }
@@ -154,7 +156,10 @@ async fn look(vm: &VirtualMachine, context: &Context) -> Result<(&'static str, A
 }
 
 /// Plans and decides for a snapshot.
-async fn decide(snapshot: Snapshot, context: &Context) -> Decided {
+async fn decide(mut snapshot: Snapshot, context: &Context) -> Result<Decided, ReconcileError> {
+    if let (Consent::Given(_), Some(reference)) = (&snapshot.consent, &snapshot.preference) {
+        snapshot.facts.preference = context.preferences.read(&snapshot.facts.vm.namespace, reference).await?;
+    }
     let plan = match &snapshot.consent {
         Consent::Given(given) => Some(plan::plan(&snapshot.facts, &given.wanted)),
         _ => None,
@@ -170,7 +175,7 @@ async fn decide(snapshot: Snapshot, context: &Context) -> Decided {
         preimage: &preimage,
         withdrawal: withdrawal.as_ref(),
     });
-    Decided { snapshot, plan, preimage, step }
+    Ok(Decided { snapshot, plan, preimage, step })
 }
 
 /// Asks the cluster itself whether a policy is gone, but only where it matters: nobody asks any more, and something
@@ -311,7 +316,7 @@ async fn settle(
         status.kept_on_restore = kept;
     }
     snapshot.record = Some(record);
-    let decided = decide(snapshot, context).await;
+    let decided = decide(snapshot, context).await?;
     let next = match (next, &decided.step) {
         (Some(next), _) => next,
         (None, Step::Record(next)) => next.clone(),

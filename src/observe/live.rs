@@ -43,7 +43,10 @@ impl ReadError {
     }
 }
 
-async fn bounded<T>(what: &'static str, read: impl Future<Output = kube::Result<T>>) -> Result<T, ReadError> {
+pub(super) async fn bounded<T>(
+    what: &'static str,
+    read: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ReadError> {
     match tokio::time::timeout(TIMEOUT, read).await {
         Ok(answer) => answer.map_err(|cause| ReadError::Api { what, cause: Box::new(cause) }),
         Err(_) => Err(ReadError::TimedOut { what }),

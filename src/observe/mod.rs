@@ -4,6 +4,7 @@
 
 pub mod index;
 pub mod live;
+pub mod preference;
 pub mod served;
 pub mod snapshot;
 pub mod watches;

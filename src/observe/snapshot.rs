@@ -7,12 +7,14 @@ use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 use serde_json::Value;
 
+use super::preference::PreferenceRef;
 use super::watches::Stores;
 use crate::api::kubevirt::VirtualMachine;
 use crate::api::record::{PolicyKind, RecordStatus, TunedVirtualMachine};
 use crate::plan::consent::{self, Consent, Marks};
 use crate::plan::facts::{Facts, ManifestError, Nodes, Vm};
 use crate::plan::json;
+use crate::plan::preference::Preference;
 use crate::rollout::Instance;
 
 /// Everything known of one VM at one moment.
@@ -26,6 +28,8 @@ pub struct Snapshot {
     pub record: Option<TunedVirtualMachine>,
     /// What is known of its instance.
     pub instance: Instance,
+    /// Its preference, which is read only where a plan is made.
+    pub preference: Option<PreferenceRef>,
     /// A record of an earlier VM with this name lies there; garbage collection takes it away.
     pub stale_record: bool,
 }
@@ -51,7 +55,8 @@ impl Stores {
             pending: !vm.status.state_change_requests.is_empty(),
             deleting: vm.metadata.deletion_timestamp.is_some(),
         };
-        Ok(self.complete(parsed, instance))
+        let frozen = vm.status.preference_ref.as_ref().and_then(|r| r.controller_revision_ref.as_ref());
+        Ok(self.complete(parsed, instance, frozen.map(|r| r.name.as_str())))
     }
 
     /// What is known of a VM that was just read.
@@ -66,10 +71,10 @@ impl Stores {
             pending: !json::list(object, "/status/stateChangeRequests").is_empty(),
             deleting: json::at(object, "/metadata/deletionTimestamp").is_some(),
         };
-        Ok(self.complete(vm, instance))
+        Ok(self.complete(vm, instance, json::text(object, "/status/preferenceRef/controllerRevisionRef/name")))
     }
 
-    fn complete(&self, vm: Vm, mut instance: Instance) -> Snapshot {
+    fn complete(&self, vm: Vm, mut instance: Instance, frozen: Option<&str>) -> Snapshot {
         let of_this_name = ObjectRef::new(&vm.name).within(&vm.namespace);
         let vmi = self.instances.get(&of_this_name);
         instance.exists |= vmi.is_some();
@@ -88,8 +93,13 @@ impl Stores {
             None => (None, false),
         };
         let consent_by_annotation = matches!(&consent, Consent::Given(g) if g.by.kind == PolicyKind::Annotation);
-        let facts = Facts { vm, guest_os, nodes: Nodes::Known(self.pool()), consent_by_annotation };
-        Snapshot { facts, consent, record, instance, stale_record }
+        let reference = PreferenceRef::of(&vm.spec, frozen);
+        let preference = match &reference {
+            None => Preference::None,
+            Some(_) => Preference::Unread { why: "nothing was planned yet".to_owned() },
+        };
+        let facts = Facts { vm, guest_os, nodes: Nodes::Known(self.pool()), preference, consent_by_annotation };
+        Snapshot { facts, consent, record, instance, preference: reference, stale_record }
     }
 
     /// Who decides for a VM with these marks.

@@ -16,14 +16,13 @@ const TIME: &str = "time";
 
 /// Plans every part of the clock, and says what the Hyper-V timer comes to.
 pub(super) fn plan(facts: &Facts, profile: &Profile) -> (Vec<Setting>, ClockWillBe) {
-    let mut hyperv_timer = false;
-    let settings: Vec<Setting> = profile
+    let mut settings: Vec<(ClockField, Setting)> = profile
         .clock
         .iter()
         .map(|(field, value)| {
             let setting = match field {
-                ClockField::Utc => offset(facts.vm.domain(), *field, value),
-                _ => timer(facts.vm.domain(), *field, value),
+                ClockField::Utc => offset(facts, *field, value),
+                _ => timer(facts, *field, value),
             };
             let setting = match (field, setting.is_write()) {
                 (ClockField::Hyperv, true) => match node_has(facts, TIME) {
@@ -32,18 +31,67 @@ pub(super) fn plan(facts: &Facts, profile: &Profile) -> (Vec<Setting>, ClockWill
                 },
                 _ => setting,
             };
-            if *field == ClockField::Hyperv {
-                hyperv_timer = matches!(setting.outcome, Outcome::Write | Outcome::Satisfied);
-            }
-            setting
+            (*field, setting)
         })
         .collect();
-    (settings, ClockWillBe { hyperv_timer })
+    let hyperv_timer = settings.iter().any(|(field, setting)| {
+        *field == ClockField::Hyperv && matches!(setting.outcome, Outcome::Write | Outcome::Satisfied)
+    });
+    keep_preferred(facts, &mut settings);
+    (settings.into_iter().map(|(_, setting)| setting).collect(), ClockWillBe { hyperv_timer })
+}
+
+/// A preference's timers vanish as soon as the VM sets one. So where one has to be written, those that the
+/// preference gives are written with it, as they are.
+fn keep_preferred(facts: &Facts, settings: &mut [(ClockField, Setting)]) {
+    let domain = facts.vm.domain();
+    if !settings.iter().any(|(field, setting)| *field != ClockField::Utc && setting.is_write()) {
+        return;
+    }
+    // The one timer of the API that no profile speaks of.
+    const OTHER: &str = "kvm";
+    if facts.preference.timer(domain, OTHER).is_some() {
+        let refused = Outcome::Refused {
+            rule: "preference-timers",
+            why: format!(
+                "the preference gives the timer {OTHER}, which would vanish with the first timer of the VM's own"
+            ),
+            unblock: "write the whole clock into the VM".to_owned(),
+        };
+        for (_, setting) in settings.iter_mut().filter(|(f, s)| *f != ClockField::Utc && s.is_write()) {
+            setting.outcome = refused.clone();
+        }
+        return;
+    }
+    for (field, setting) in settings.iter_mut() {
+        let name = field.pointer().rsplit('/').next().unwrap_or_default();
+        if *field != ClockField::Utc
+            && let Some((value, origin)) = facts.preference.timer(domain, name)
+        {
+            setting.pointer = field.pointer().to_owned();
+            setting.current = None;
+            // Where our part was missing in it, it is completed; otherwise it goes in as it is.
+            let mut whole = value.clone();
+            if let (true, Some(map)) = (setting.is_write(), whole.as_object_mut()) {
+                map.insert("tickPolicy".to_owned(), setting.desired.clone());
+            }
+            setting.desired = whole;
+            setting.reason = format!("{}; given by {origin}, whose timers vanish once the VM has one", setting.reason);
+            setting.outcome = Outcome::Write;
+        }
+    }
 }
 
 /// utc goes in only where neither utc nor a time zone stands.
-fn offset(domain: &Value, field: ClockField, value: &ClockValue) -> Setting {
+fn offset(facts: &Facts, field: ClockField, value: &ClockValue) -> Setting {
+    let domain = facts.vm.domain();
     let setting = of(field, domain, value);
+    if let Some((given, origin)) = facts.preference.offset(domain) {
+        let mut setting = setting.outcome(Outcome::Satisfied);
+        setting.current = Some(given.clone());
+        setting.reason = format!("{}; given by {origin}", setting.reason);
+        return setting;
+    }
     match (json::at(domain, field.pointer()), json::at(domain, "/clock/timezone")) {
         (Some(_), _) => setting.outcome(Outcome::Satisfied),
         (None, Some(zone)) => setting.outcome(Outcome::Kept {
@@ -54,9 +102,16 @@ fn offset(domain: &Value, field: ClockField, value: &ClockValue) -> Setting {
 }
 
 /// A timer goes in where it is missing. Where it stands, a missing tick policy is added and anything else stays.
-fn timer(domain: &Value, field: ClockField, value: &ClockValue) -> Setting {
-    let setting = of(field, domain, value);
-    let current = json::at(domain, field.pointer());
+fn timer(facts: &Facts, field: ClockField, value: &ClockValue) -> Setting {
+    let domain = facts.vm.domain();
+    let mut setting = of(field, domain, value);
+    let name = field.pointer().rsplit('/').next().unwrap_or_default();
+    let preferred = facts.preference.timer(domain, name);
+    if let Some((given, origin)) = preferred {
+        setting.current = Some(given.clone());
+        setting.reason = format!("{}; given by {origin}", setting.reason);
+    }
+    let current = json::at(domain, field.pointer()).or(preferred.map(|(value, _)| value));
     let state = json::state(current, "present");
     if state == State::Absent {
         return setting.outcome(Outcome::Write);

@@ -5,6 +5,7 @@
 //! the same rule. Limits of every `ClusterWindowsTuning` that covers the namespace narrow all of them. With none of
 //! these nothing is written. What cannot be read is never taken for absent.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -153,7 +154,7 @@ pub fn decide(vm: Marks<'_>, policies: &Policies) -> Consent {
                 }
             }
         }
-        matching.sort_by_key(|p| (-p.tuning.priority, p.created.clone(), p.name.clone()));
+        matching.sort_by_key(|p| (Reverse(p.tuning.priority), p.created.clone(), p.name.clone()));
         if let Some((winner, rest)) = matching.split_first() {
             let wanted = Wanted {
                 profile: winner.tuning.profile.clone(),

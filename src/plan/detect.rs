@@ -66,13 +66,15 @@ pub enum Weight {
     Strong,
     /// Enough to propose.
     Weak,
+    /// Counts only where nothing stronger speaks, and contradicts nothing.
+    Hint,
 }
 
 impl Detection {
     /// Signs that contradict what the others led to, as one line; `None` where all agree.
     pub fn contradiction(&self) -> Option<String> {
         let (mut windows, mut other) = (Vec::new(), Vec::new());
-        for sign in &self.signs {
+        for sign in self.signs.iter().filter(|s| s.weight != Weight::Hint) {
             match sign.says {
                 Says::Windows => windows.push(sign.found.as_str()),
                 Says::Other => other.push(sign.found.as_str()),
@@ -143,7 +145,9 @@ pub fn detect(facts: &Facts) -> Result<Detection, DataError> {
         Some(_) => Confidence::No,
         None if windows && !other => Confidence::Sure,
         None if windows => Confidence::Unsure,
-        None if weak && !other && !has(Says::Other, Weight::Weak) => Confidence::Unsure,
+        None if weak && !other && !has(Says::Other, Weight::Weak) && !has(Says::Other, Weight::Hint) => {
+            Confidence::Unsure
+        }
         None => Confidence::No,
     };
     Ok(Detection { confidence, signs })
@@ -195,7 +199,8 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
                 .flatten()
                 .filter(|(_, v)| json::state(Some(v), "enabled") == State::On)
                 .count();
-            one(on > 0, &format!("{on} Hyper-V features are on already"))
+            let words = if on == 1 { "feature is" } else { "features are" };
+            one(on > 0, &format!("{on} Hyper-V {words} on already"))
         }
         Place::Sysprep => one(volumes.iter().any(|v| json::at(v, "/sysprep").is_some()), "a sysprep volume"),
         Place::Clock => {
@@ -260,6 +265,19 @@ mod tests {
         let object = json!({"spec": {"preference": {"name": "rhel.9"},
             "template": {"spec": {"domain": {"features": {"hyperv": {"relaxed": {}}}}}}}});
         assert_eq!(confidence(object), Confidence::Unsure);
+    }
+
+    #[test]
+    fn a_cloud_init_volume_outweighs_weak_signs_and_contradicts_nothing() {
+        let with = |domain: Value| {
+            facts(
+                json!({"spec": {"template": {"spec": {"volumes": [{"name": "a", "cloudInitNoCloud": {}}], "domain": domain}}}}),
+            )
+        };
+        let strong = detect(&with(json!({"features": {"hyperv": {"relaxed": {}}}}))).unwrap();
+        assert_eq!((strong.confidence, strong.contradiction()), (Confidence::Sure, None));
+        let weak = detect(&with(json!({"clock": {"timer": {"hyperv": {}}}}))).unwrap();
+        assert_eq!((weak.confidence, weak.contradiction()), (Confidence::No, None));
     }
 
     #[test]

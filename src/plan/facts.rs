@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::json;
+use super::preference::Preference;
 use crate::api::tuning::Overrides;
 
 /// Where a VM's domain lies in a VirtualMachine; every pointer of a plan is below it.
@@ -285,6 +286,8 @@ pub struct Facts {
     pub guest_os: Option<String>,
     /// The nodes that may host it.
     pub nodes: Nodes,
+    /// What its preference gives it where it says nothing itself.
+    pub preference: Preference,
     /// Whether this VM's own annotations are consent, within the cluster's limits.
     pub consent_by_annotation: bool,
 }
@@ -292,7 +295,11 @@ pub struct Facts {
 impl Facts {
     /// Facts of a manifest without a cluster.
     pub fn offline(vm: Vm) -> Self {
-        Self { vm, guest_os: None, nodes: Nodes::Assumed, consent_by_annotation: false }
+        let preference = match json::at(&vm.spec, "/preference") {
+            None => Preference::None,
+            Some(_) => Preference::Unread { why: "there is no cluster to read it from".to_owned() },
+        };
+        Self { vm, guest_os: None, nodes: Nodes::Assumed, preference, consent_by_annotation: false }
     }
 }
 

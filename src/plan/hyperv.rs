@@ -34,16 +34,23 @@ pub(super) fn plan(
         let Some(value) = profile.hyperv.get(&known.name) else { continue };
         let override_ = wanted.overrides.hyperv.get(&known.name).copied();
         let pointer = known.pointer();
-        let current = json::at(domain, &pointer);
+        let own = json::at(domain, &pointer);
+        // Where the VM says nothing, its preference speaks for its owner.
+        let preferred = facts.preference.hyperv(domain, &known.field);
+        let current = own.or(preferred.map(|(value, _)| value));
         let state = json::state(current, "enabled");
         let setting = |desired: Value| {
-            let reason = match override_ {
-                Some(_) => format!("override of the policy; profile: {}", value.reason),
-                None => value.reason.clone(),
+            let reason = match (override_, preferred) {
+                (Some(_), _) => format!("override of the policy; profile: {}", value.reason),
+                (None, Some((_, origin))) => format!("{}; given by {origin}", value.reason),
+                (None, None) => value.reason.clone(),
             };
             Setting::new(pointer.clone(), current, desired, &reason, &value.source)
         };
         let switch = |to: bool| {
+            if own.is_none() {
+                return setting(json!({"enabled": to}));
+            }
             let mut setting = setting(Value::Bool(to));
             setting.pointer = format!("{pointer}/enabled");
             setting.field = format!("{}.enabled", setting.field);
@@ -53,7 +60,14 @@ pub(super) fn plan(
         match (override_.unwrap_or(value.value), state) {
             (Switch::On, State::On) => {
                 on.insert(known.name);
-                settings.push(setting(on_value(known, value)).outcome(Outcome::Satisfied));
+                let retries = current.and_then(|c| json::at(c, "/spinlocks")).filter(|r| **r != json!(value.retries));
+                let outcome = match retries {
+                    Some(retries) if known.name == Enlightenment::Spinlocks => {
+                        Outcome::Kept { why: format!("its owner chose spinlocks {retries}; change it in the VM") }
+                    }
+                    _ => Outcome::Satisfied,
+                };
+                settings.push(setting(on_value(known, value)).outcome(outcome));
             }
             (Switch::On, State::Off) if override_.is_none() => {
                 refused.insert(known.name, "off by its owner");
@@ -64,13 +78,19 @@ pub(super) fn plan(
                     ),
                 }));
             }
+            (Switch::On, State::Absent) if held_by_preference(facts, domain, known) => {
+                settings.push(setting(on_value(known, value)).outcome(Outcome::Kept {
+                    why: "its preference gives the struct that holds it, and KubeVirt does not merge the two; set the whole struct in the VM to change it".to_owned(),
+                }));
+            }
             (Switch::On, before) => {
                 let outcome = admit(facts, known, clock, &on, &refused);
                 match outcome {
                     Outcome::Write => on.insert(known.name),
                     _ => refused.insert(known.name, "refused").is_none(),
                 };
-                let setting = if before == State::Off { switch(true) } else { setting(on_value(known, value)) };
+                let written = before == State::Off && own.is_some();
+                let setting = if written { switch(true) } else { setting(on_value(known, value)) };
                 settings.push(setting.outcome(outcome));
             }
             (Switch::Off, State::On) if override_.is_some() => settings.push(switch(false).outcome(Outcome::Write)),
@@ -88,6 +108,11 @@ pub(super) fn plan(
         }
     }
     Ok(settings)
+}
+
+/// Whether a field lies in a struct that the preference gives and the VM does not have.
+fn held_by_preference(facts: &Facts, domain: &Value, known: &Knowledge) -> bool {
+    known.field.split_once('/').is_some_and(|(holder, _)| facts.preference.hyperv(domain, holder).is_some())
 }
 
 fn on_value(known: &Knowledge, value: &HypervValue) -> Value {
@@ -218,11 +243,18 @@ mod tests {
 
     #[test]
     fn on_in_any_spelling_is_left_as_it_is() {
-        let all = json!({"relaxed": {}, "vapic": {"enabled": true}, "spinlocks": {"spinlocks": 4096}, "vpindex": {"enabled": null},
+        let all = json!({"relaxed": {}, "vapic": {"enabled": true}, "spinlocks": {"spinlocks": 8191}, "vpindex": {"enabled": null},
             "synic": {}, "synictimer": {"direct": {}}, "ipi": {}, "runtime": {}, "reset": {}});
         let settings = settings(&facts(&all), &[], false);
         assert_eq!(settings.len(), 10);
         assert!(settings.iter().all(|s| s.outcome == Outcome::Satisfied), "{settings:?}");
+    }
+
+    #[test]
+    fn an_owners_number_of_spins_stays_and_is_reported() {
+        let settings = settings(&facts(&json!({"spinlocks": {"spinlocks": 4096}})), &[], true);
+        let Outcome::Kept { why } = outcome(&settings, "spinlocks") else { panic!("{settings:?}") };
+        assert!(why.contains("spinlocks 4096"), "{why}");
     }
 
     #[test]

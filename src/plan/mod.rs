@@ -11,6 +11,7 @@ mod hyperv;
 pub mod json;
 pub mod owners;
 pub mod patch;
+pub mod preference;
 pub mod profile;
 pub mod settings;
 pub mod validate;
@@ -24,8 +25,14 @@ use crate::api::conditions::truncate;
 use crate::api::record::{DetectionSummary, PlanSummary};
 use detect::{Confidence, Detection};
 use facts::{Facts, Nodes, VmRef, Wanted};
+use preference::Preference;
 use profile::DataError;
 use settings::{Finding, Hold, Outcome, Setting, Severity};
+
+/// Bytes of a sign in the record.
+const MAX_SIGN: usize = 60;
+/// Bytes of a warning in the record.
+const MAX_WARNING: usize = 130;
 
 /// What a policy asks of one VM, and what comes of it.
 #[derive(Clone, Debug, Serialize)]
@@ -88,11 +95,11 @@ impl Plan {
         }
     }
 
-    /// Signs for the record: the six strongest, each cut to 80 bytes, so that the record stays small.
+    /// Signs for the record: the six strongest, so that the record stays small.
     pub fn detection_summary(&self) -> DetectionSummary {
         DetectionSummary {
             confidence: format!("{:?}", self.detection.confidence),
-            signs: self.detection.signs.iter().take(6).map(|s| truncate(&s.found, 80).to_owned()).collect(),
+            signs: self.detection.signs.iter().take(6).map(|s| truncate(&s.found, MAX_SIGN).to_owned()).collect(),
         }
     }
 
@@ -100,13 +107,13 @@ impl Plan {
     pub fn warnings(&self) -> Vec<String> {
         let mut worst: Vec<&Finding> = self.findings.iter().filter(|f| f.severity != Severity::Note).collect();
         worst.sort_by_key(|f| f.severity);
-        worst.iter().take(3).map(|f| truncate(&f.text, 250).to_owned()).collect()
+        worst.iter().take(3).map(|f| truncate(&f.text, MAX_WARNING).to_owned()).collect()
     }
 
     /// The first finding that KubeVirt or a node will fail by, as [`Plan::warnings`] words it.
     pub fn danger(&self) -> Option<String> {
         let first = self.findings.iter().find(|f| f.severity == Severity::Error)?;
-        Some(truncate(&first.text, 250).to_owned())
+        Some(truncate(&first.text, MAX_WARNING).to_owned())
     }
 
     /// The same for equal changes, another for others: 16 hexadecimal digits.
@@ -209,10 +216,12 @@ fn holds(facts: &Facts, detection: &Detection) -> Result<Vec<Hold>, DataError> {
             unblock: "label the VM harvesterhci.io/os=windows, or annotate it wintune.dev/tune=true".to_owned(),
         });
     }
-    if json::at(&facts.vm.spec, "/preference").is_some() {
+    if let Preference::Unread { why } = &facts.preference {
         holds.push(Hold {
             rule: "preference-unread",
-            why: "the VM has a preference, which may already give these settings or contradict them; this release does not read it".to_owned(),
+            why: format!(
+                "the VM has a preference, which may already give these settings or contradict them, and it was not read: {why}"
+            ),
             unblock: "compare with the preference and apply the patch by hand".to_owned(),
         });
     }
@@ -286,150 +295,4 @@ fn findings(facts: &Facts, detection: &Detection) -> Result<Vec<Finding>, DataEr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::tuning::{Enlightenment, Switch};
-    use facts::Vm;
-    use serde_json::json;
-
-    fn vm(edit: &Value) -> Vm {
-        let mut object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
-            "metadata": {"name": "vm", "labels": {"harvesterhci.io/os": "windows"}},
-            "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"memory": {"guest": "4Gi"}, "devices": {}}}}}});
-        json_patch::merge(&mut object, edit);
-        Vm::from_object(&object).unwrap()
-    }
-
-    fn plan_of(edit: &Value) -> Plan {
-        plan(&Facts::offline(vm(edit)), &Wanted::default()).unwrap()
-    }
-
-    fn rules(plan: &Plan) -> Vec<&'static str> {
-        plan.holds.iter().map(|h| h.rule).collect()
-    }
-
-    fn ids(plan: &Plan) -> Vec<&'static str> {
-        plan.findings.iter().map(|f| f.id).collect()
-    }
-
-    #[track_caller]
-    fn all_refused(plan: &Plan, by: &str) {
-        let writes = plan.settings.iter().filter(|s| s.is_write()).count();
-        let refused =
-            plan.settings.iter().filter(|s| matches!(s.outcome, Outcome::Refused { rule, .. } if rule == by)).count();
-        assert_eq!((writes, refused), (0, 15), "{:?}", plan.settings);
-        assert_eq!((plan.change.entries.len(), plan.holds.len(), plan.assumptions.len()), (0, 0, 0));
-    }
-
-    #[test]
-    fn a_plain_vm_gets_everything_in_the_order_of_the_pointers() {
-        let plan = plan_of(&json!({}));
-        assert!(plan.settings.is_sorted_by_key(|s| s.pointer.clone()));
-        assert_eq!((plan.summary().changes, plan.holds.len(), plan.findings.len()), (15, 0, 0));
-        assert_eq!(plan.assumptions, ["no nodes were given: every node is taken to have the Hyper-V features"]);
-        assert_eq!(plan.vm, VmRef { namespace: "default".to_owned(), name: "vm".to_owned() });
-    }
-
-    #[test]
-    fn another_system_gets_no_settings() {
-        let plan = plan_of(&json!({"metadata": {"labels": {"harvesterhci.io/os": "linux"}}}));
-        assert!(!plan.is_windows() && plan.settings.is_empty() && plan.change.entries.is_empty());
-    }
-
-    #[test]
-    fn one_fault_refuses_the_whole_set() {
-        all_refused(&plan_of(&json!({"spec": {"template": {"spec": {"architecture": "arm64"}}}})), "architecture");
-        let passthrough =
-            json!({"spec": {"template": {"spec": {"domain": {"features": {"hypervPassthrough": {"enabled": true}}}}}}});
-        all_refused(&plan_of(&passthrough), "hyperv-passthrough");
-        assert_eq!(ids(&plan_of(&passthrough)), Vec::<&str>::new());
-        let without_memory = json!({"spec": {"template": {"spec": {"domain": {"memory": null}}}}});
-        all_refused(&plan_of(&without_memory), "kubevirt-rules");
-    }
-
-    #[test]
-    fn what_a_reader_should_know_is_found() {
-        let empty = json!({"spec": {"template": {"spec": {"domain": {"features": {"hypervPassthrough": {}}}}}}});
-        assert_eq!(ids(&plan_of(&empty)), ["hyperv-passthrough-empty"]);
-        assert_eq!(ids(&plan_of(&json!({"spec": {"runStrategy": null}}))), ["no-run-strategy"]);
-        let sysprep = json!([{"name": "a", "sysprep": {}}]);
-        let contradiction = json!({"metadata": {"labels": {"harvesterhci.io/os": "linux"}}, "spec": {"template": {"spec": {"volumes": sysprep}}}});
-        assert_eq!(ids(&plan_of(&contradiction)), ["contradicting-signs"]);
-        let misplaced = json!({"spec": {"template": {"spec": {"domain": {"resources": {"clock": {}, "features": {}}, "cpu": {"thread": 1}}}}}});
-        assert_eq!(ids(&plan_of(&misplaced)), ["misplaced-field"; 3]);
-        // Findings are there for what is refused altogether as well.
-        let linux = json!({"metadata": {"labels": {"harvesterhci.io/os": "linux"}}, "spec": {"runStrategy": null}});
-        assert_eq!(ids(&plan_of(&linux)), ["no-run-strategy"]);
-    }
-
-    #[test]
-    fn what_keeps_a_plan_from_being_written_is_said_only_where_there_is_one() {
-        let unsure = json!({"metadata": {"labels": {"harvesterhci.io/os": null}},
-            "spec": {"template": {"spec": {"domain": {"clock": {"timer": {"hyperv": {}}}}}}}});
-        assert_eq!(rules(&plan_of(&unsure)), ["unsure-windows"]);
-        assert_eq!(rules(&plan_of(&json!({"spec": {"preference": {"name": "windows.11"}}}))), ["preference-unread"]);
-        for owned in [
-            json!({"labels": {"argocd.argoproj.io/instance": "erp"}}),
-            json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "erp"}}),
-            json!({"labels": {"helm.toolkit.fluxcd.io/name": "erp"}}),
-            json!({"labels": {"fleet.cattle.io/bundle-name": "erp"}}),
-            json!({"annotations": {"argocd.argoproj.io/tracking-id": "erp"}}),
-            json!({"annotations": {"fleet.cattle.io/bundle-id": "erp"}}),
-            json!({"annotations": {"objectset.rio.cattle.io/id": "erp"}}),
-            json!({"annotations": {"meta.helm.sh/release-name": "erp"}}),
-        ] {
-            assert_eq!(rules(&plan_of(&json!({"metadata": owned}))), ["gitops-owner"], "{owned}");
-        }
-        let done = Facts::offline(Vm {
-            spec: written(&vm(&json!({"spec": {"preference": {"name": "windows.11"}}}))),
-            ..vm(&json!({}))
-        });
-        let plan = plan(&done, &Wanted::default()).unwrap();
-        assert_eq!((plan.has_changes(), plan.holds.len(), plan.assumptions.len()), (false, 0, 0));
-    }
-
-    fn written(vm: &Vm) -> Value {
-        let mut spec = vm.spec.clone();
-        let change = plan(&Facts::offline(vm.clone()), &Wanted::default()).unwrap().change;
-        spec["template"]["spec"]["domain"] = change.domain;
-        spec
-    }
-
-    #[test]
-    fn equal_changes_have_equal_digests() {
-        let digest = |edit: &Value| plan_of(edit).digest();
-        assert_eq!(
-            digest(&json!({})),
-            digest(&json!({"metadata": {"name": "other"}, "spec": {"runStrategy": "Manual"}}))
-        );
-        assert_ne!(
-            digest(&json!({})),
-            digest(&json!({"spec": {"template": {"spec": {"domain": {"clock": {"utc": {}}}}}}}))
-        );
-        // FNV-1a over the same text for ever: a record of an earlier build must not look like another plan.
-        assert_eq!(digest(&json!({"spec": {"template": {"spec": {"architecture": "arm64"}}}})), "9de48e1de9497083");
-    }
-
-    #[test]
-    fn an_unknown_profile_names_the_known_ones() {
-        let wanted = Wanted { profile: "fast".to_owned(), ..Wanted::default() };
-        let error = plan(&Facts::offline(vm(&json!({}))), &wanted).unwrap_err();
-        assert_eq!(error.to_string(), "profile \"fast\" is not known; known are: migration-safe");
-    }
-
-    #[test]
-    fn an_override_that_breaks_what_the_owner_has_refuses_the_set() {
-        let mut wanted = Wanted::default();
-        wanted.overrides.hyperv.insert(Enlightenment::Vpindex, Switch::Off);
-        let facts = Facts::offline(vm(
-            &json!({"spec": {"template": {"spec": {"domain": {"features": {"hyperv": {"synic": {}, "vpindex": {}}}}}}}}),
-        ));
-        let plan = plan(&facts, &wanted).unwrap();
-        let why = plan.settings.iter().find_map(|s| match &s.outcome {
-            Outcome::Refused { rule: "kubevirt-rules", why, .. } => Some(why.clone()),
-            _ => None,
-        });
-        assert!(why.unwrap().contains("hyperv.synic requires hyperv.vpindex, which is off"));
-        assert!(!plan.has_changes() && plan.change.entries.is_empty());
-    }
-}
+mod tests;

@@ -219,8 +219,10 @@ fn asked(input: &Input<'_>, given: &Given) -> Step {
         return Next::step(Phase::Proposed, reason::PROPOSED, format!("proposed only: {why}"));
     }
     if let Some(fields) = taken_back(input, given, plan) {
-        let next =
-            format!("{fields} was taken back by another writer and is left alone; change the policy to try again");
+        // The fields come last: a record cuts long texts.
+        let next = format!(
+            "another writer took back what was written, and it is left alone until the policy changes: {fields}"
+        );
         return Next::step(Phase::Refused, reason::REVERTED_BY_OTHER, next);
     }
     if let Some(words) = refused_before(input, plan) {

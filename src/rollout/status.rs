@@ -10,9 +10,9 @@ use crate::plan::detect::Confidence;
 use crate::plan::{Plan, PlanError};
 
 /// Bytes of what happens next, in the record and in its `Ready` condition. The event has more of it.
-const MAX_NEXT: usize = 350;
+const MAX_NEXT: usize = 300;
 /// Bytes of the message of each other condition. With these a status stays below the design's 4 kB.
-const MAX_MESSAGE: usize = 150;
+const MAX_MESSAGE: usize = 100;
 
 /// The status that a decision leads to. Equal to the former one where nothing but the time differs.
 pub fn status(input: &Input<'_>, next: &Next, now: Timestamp) -> RecordStatus {
@@ -192,8 +192,9 @@ mod tests {
         for n in 0..9 {
             marks.insert(format!("os.template.kubevirt.io/win{n}{}", "x".repeat(50)), Value::String("y".repeat(63)));
         }
-        let vm = vm(&json!({"metadata": {"labels": marks, "annotations": {"vm.kubevirt.io/os": long(200)}}}));
-        let mut applied = Applied { state: AppliedState::Announced, ..announced(&vm) };
+        let mut applied = Applied { state: AppliedState::Announced, ..announced(&vm(&json!({}))) };
+        let vm = vm(&json!({"metadata": {"labels": marks, "annotations": {"vm.kubevirt.io/os": long(200)}},
+            "spec": {"runStrategy": null, "template": {"spec": {"domain": {"resources": {"clock": {}}, "cpu": {"thread": 1}}}}}}));
         assert_eq!(applied.entries.len(), 15);
         applied.entries.push(Entry { at: "/features/acpi".to_owned(), was: None, now: "{}".to_owned() });
         for entry in &mut applied.entries {
@@ -211,6 +212,7 @@ mod tests {
         let preimage = Preimage { applied: Some(applied), fault: Some(long(500)), spent: false };
         let refused = next(Phase::Refused, reason::CLUSTER_REFUSED, &long(5000));
         let status = of(&vm, &consent, None, &preimage, &refused, 0);
+        assert_eq!((status.warnings.len(), status.conditions.len()), (3, 3));
         let bytes = serde_json::to_string(&status).unwrap().len();
         assert!(bytes < 4096, "{bytes} bytes");
     }

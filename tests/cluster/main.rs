@@ -10,6 +10,7 @@ mod cases;
 mod consent;
 mod crash;
 mod kubevirt;
+mod preference;
 mod rbac;
 mod refusals;
 mod restore;

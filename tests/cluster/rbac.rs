@@ -141,20 +141,35 @@ async fn scenario(cluster: &Cluster, round: usize) -> Result<(), String> {
         vm["metadata"]["labels"]["by"] = json!(by);
         cluster.create(&vm).await;
     }
-    let result = steps(cluster, &operator, &own, &other).await;
+    // One VM for each place in which a preference can lie.
+    let preferred = [format!("c-{round}"), format!("d-{round}"), format!("e-{round}")];
+    crate::preference::make(cluster, "rbac").await;
+    for (name, preference) in preferred.iter().zip(crate::preference::PLACES) {
+        let mut vm = windows(cluster, name);
+        vm["metadata"]["labels"]["by"] = json!("namespace");
+        vm["spec"]["preference"] = crate::preference::place(preference, "rbac");
+        cluster.create(&vm).await;
+    }
+    let result = steps(cluster, &operator, &own, &other, &preferred).await;
     // What this round left must not decide for the next one. Nobody collects garbage here.
     drop(operator);
     let cluster_policies = cluster.all("wintune.dev", "v1alpha1", "ClusterWindowsTuning");
     let _ = cluster.policies().delete("rbac", &DeleteParams::default()).await;
     let _ = cluster_policies.delete("rbac", &DeleteParams::default()).await;
-    for name in [&own, &other] {
+    for name in [&own, &other].into_iter().chain(&preferred) {
         let _ = cluster.vms().delete(name, &DeleteParams::default()).await;
         let _ = cluster.records().delete(name, &DeleteParams::default()).await;
     }
     result
 }
 
-async fn steps(cluster: &Cluster, operator: &Operator, own: &str, other: &str) -> Result<(), String> {
+async fn steps(
+    cluster: &Cluster,
+    operator: &Operator,
+    own: &str,
+    other: &str,
+    preferred: &[String],
+) -> Result<(), String> {
     let end = Instant::now() + SCENARIO;
     let here = json!({"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}});
     let spec = |by: &str| json!({"selector": {"matchLabels": {"by": by}}, "onWithdrawal": "Restore", "apply": {"mode": "WhenStopped"}});
@@ -168,14 +183,20 @@ async fn steps(cluster: &Cluster, operator: &Operator, own: &str, other: &str) -
     let cluster_policies = cluster.all("wintune.dev", "v1alpha1", "ClusterWindowsTuning");
     wait(operator, end, "tuned by a policy", async || in_phase(own, Phase::Tuned).await).await?;
     wait(operator, end, "tuned by a cluster policy", async || in_phase(other, Phase::Tuned).await).await?;
+    for name in preferred {
+        wait(operator, end, "tuned beside a preference", async || in_phase(name, Phase::Tuned).await).await?;
+    }
     wait(operator, end, "status of the policies", async || {
         let status = cluster.policies().get("rbac").await.unwrap().status.unwrap_or_default();
-        status.tuned == 1 && cluster_policies.get("rbac").await.unwrap().data["status"]["tuned"] == 1
+        status.tuned == 4 && cluster_policies.get("rbac").await.unwrap().data["status"]["tuned"] == 1
     })
     .await?;
     cluster.policies().delete("rbac", &DeleteParams::default()).await.unwrap();
     cluster_policies.delete("rbac", &DeleteParams::default()).await.unwrap();
     wait(operator, end, "restored", async || in_phase(own, Phase::Reverted).await).await?;
+    for name in preferred {
+        wait(operator, end, "restored beside a preference", async || in_phase(name, Phase::Reverted).await).await?;
+    }
     wait(operator, end, "restored, cluster policy", async || in_phase(other, Phase::Reverted).await).await?;
     // The same event again within minutes is a series, which is a patch.
     cluster.policy("rbac", spec("namespace")).await;

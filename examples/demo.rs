@@ -62,6 +62,7 @@ async fn main() -> Result<()> {
         until_phase(&client, namespace, name, phase).await?;
     }
     kubectl(&plane, &["get", "tvm", "--all-namespaces"], "").await?;
+    println!("  (lab/proxy-linux is not Windows, and nobody asked for it: no record)");
     kubectl(
         &plane,
         &["get", "tvm", "--all-namespaces", "-o", "custom-columns=NAME:.metadata.name,NEXT:.status.next"],
@@ -79,6 +80,7 @@ async fn main() -> Result<()> {
     say("The guest of erp/app-2022 shuts down: a stopped VM is a moment to write");
     simvirt.guest().shutdown("erp", "app-2022").await?;
     until_phase(&client, "erp", "app-2022", Phase::Tuned).await?;
+    println!("  erp/app-2022 is tuned");
     say("The policy is deleted, and says onWithdrawal: Restore");
     policies.delete("all", &DeleteParams::default()).await?;
     until_phase(&client, "erp", "sql-2016", Phase::Reverted).await?;

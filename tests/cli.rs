@@ -137,7 +137,6 @@ fn files_that_hold_no_virtual_machine_are_named() {
         ("42\n", wrong),
         ("{}\n", wrong),
         ("kind: [VirtualMachine]\napiVersion: {a: b}\n", wrong),
-        ("apiVersion: v1\nkind: List\nitems: []\n", "vm.yaml: empty"),
         ("apiVersion: v1\nkind: List\n", "found kind \"List\" of apiVersion \"v1\""),
     ] {
         desk.plan(content).fails(1, &[words]);
@@ -322,7 +321,7 @@ fn exit_codes_tell_changes_from_errors() {
     let vm = desk.file("vm.yaml", VM);
     desk.run(&["plan", "-f", &vm]).ends(2, &["15 to write"]);
     let linux = desk.file("linux.yaml", vm_with("windows", "linux"));
-    desk.run(&["plan", "-f", &linux]).ends(0, &["not Windows: nothing to do"]);
+    desk.run(&["plan", "-f", &linux]).ends(0, &["not Windows, nothing to do", "label it harvesterhci.io/os=windows"]);
     // One VM with changes is enough.
     desk.run(&["plan", "-f", &linux, "-f", &vm]).ends(2, &["not Windows", "15 to write"]);
     // What explain shows is no error.
@@ -373,7 +372,10 @@ fn outputs_agree_with_each_other() {
 
     // The patch is one that a JSON Patch library takes, and after it nothing is left to do.
     let patch = desk.run(&["plan", "-f", &vm, "-o", "patch"]);
-    let patch: json_patch::Patch = serde_json::from_str(&patch.ends(2, &[]).out).unwrap();
+    // It says that this file may not be what lies in the cluster.
+    assert!(patch.err.starts_with("note: this manifest was not read from a cluster"), "{}", patch.err);
+    assert_eq!((patch.code, patch.err.lines().count()), (2, 1));
+    let patch: json_patch::Patch = serde_json::from_str(&patch.out).unwrap();
     let mut after = file.clone();
     json_patch::patch(&mut after, &patch).unwrap();
     let done = desk.file("done.json", after.to_string());
@@ -619,4 +621,62 @@ fn damaged_files_never_panic() {
         let fault = run.code == 1 && run.err.starts_with("error: ");
         assert!(fault || (matches!(run.code, 0 | 2) && run.err.is_empty()), "{}: {}", run.code, run.err);
     }
+}
+
+#[test]
+fn an_empty_list_is_nothing_to_do() {
+    // As `kubectl get vm -o yaml` prints a namespace without VMs.
+    let desk = Desk::new();
+    desk.plan("apiVersion: v1\nkind: List\nitems: []\n").ends(0, &[]);
+    let policy = desk.file("empty.yaml", "apiVersion: v1\nkind: List\nitems: []\n");
+    let vm = desk.file("vm.yaml", VM);
+    desk.run(&["plan", "-f", &vm, "--policy", &policy]).fails(1, &["empty.yaml: empty, expected a WindowsTuning"]);
+}
+
+#[test]
+fn a_patch_of_a_vm_from_the_cluster_is_for_that_vm_alone() {
+    let desk = Desk::new();
+    let vm = desk.file("vm.yaml", vm_with("metadata:\n", "metadata:\n  uid: abc\n  generation: 7\n"));
+    let patch = desk.run(&["plan", "-f", &vm, "-o", "patch"]);
+    let patch: Value = serde_json::from_str(&patch.ends(2, &[]).out).unwrap();
+    assert_eq!(patch[0], serde_json::json!({"op": "test", "path": "/metadata/uid", "value": "abc"}));
+    assert_eq!(patch[1], serde_json::json!({"op": "test", "path": "/metadata/generation", "value": 7}));
+}
+
+#[test]
+fn what_one_vm_asks_for_in_vain_hides_no_other() {
+    let desk = Desk::new();
+    let odd = vm_with("metadata:\n", "metadata:\n  annotations: {wintune.dev/profile: turbo}\n");
+    let file = desk.file("two.yaml", format!("{odd}---\n{VM}"));
+    let run = desk.run(&["plan", "-f", &file]);
+    assert_eq!((run.code, run.err.lines().count()), (1, 1));
+    assert!(run.err.contains("erp/ledger: profile \"turbo\" is not known"), "{}", run.err);
+    assert!(run.out.contains("15 to write"), "{}", run.out);
+}
+
+#[test]
+fn what_the_operator_would_make_of_it_is_said() {
+    let desk = Desk::new();
+    desk.plan(vm_with("runStrategy: Halted", "runStrategy: Always"))
+        .ends(2, &["the operator waits: run strategy Always"]);
+    let out = vm_with("metadata:\n", "metadata:\n  annotations: {wintune.dev/tune: \"false\"}\n");
+    desk.plan(out).ends(2, &["the operator writes nothing: opted out by annotation"]);
+    let vm = desk.file("vm.yaml", VM);
+    let policy = desk.file(
+        "policy.yaml",
+        "apiVersion: wintune.dev/v1alpha1\nkind: WindowsTuning\nmetadata: {name: a}\nspec: {selector: {}}\n",
+    );
+    desk.run(&["plan", "-f", &vm, "--policy", &policy]).ends(2, &["the operator only shows it: mode Propose"]);
+}
+
+#[test]
+fn a_policys_fault_names_its_field() {
+    let desk = Desk::new();
+    let vm = desk.file("vm.yaml", VM);
+    let policy = desk.file(
+        "policy.yaml",
+        "apiVersion: wintune.dev/v1alpha1\nkind: WindowsTuning\nmetadata: {name: a}\nspec: {selector: {}, apply: {mode: Always}}\n",
+    );
+    desk.run(&["plan", "-f", &vm, "--policy", &policy])
+        .fails(1, &["policy.yaml, document 1: spec.apply.mode: unknown variant"]);
 }

@@ -17,13 +17,14 @@ use wintune::api::annotation::APPLIED;
 use wintune::api::record::{Applied, AppliedState, Entry};
 use wintune::api::tuning::{Enlightenment, Overrides, Switch};
 use wintune::plan::facts::{DOMAIN, Facts, NodePool, NodeView, Nodes, Vm, Wanted};
-use wintune::plan::{Plan, patch, plan, validate};
+use wintune::plan::preference::{Preference, Preferred};
+use wintune::plan::{Plan, json, patch, plan, validate};
 
 static PLANS: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 /// Tests of this file that end with [`ended`].
-const TESTS: usize = 9;
+const TESTS: usize = 10;
 
 /// Cases of each property, unless `PROPTEST_CASES` asks for more.
 fn config() -> ProptestConfig {
@@ -275,6 +276,7 @@ fn manifest() -> BoxedStrategy<Value> {
         .boxed()
 }
 
+const OFFLINE: World = World { nodes: Nodes::Assumed, preference: Preference::None };
 const UID: &str = "0b5a2f34-9a5c-4f0e-8b7a-3f1d5c7e9a11";
 
 /// The same VM as an API server keeps it: it prunes nulls, and an empty map of annotations is none. Tried on a real
@@ -334,8 +336,15 @@ fn wishes() -> BoxedStrategy<Vec<Wanted>> {
     vec(wanted(), 2..4).prop_map(|wishes| [Wanted::default()].into_iter().chain(wishes).collect()).boxed()
 }
 
-/// Offline, or a cluster of one to three nodes, most of them capable.
-fn nodes() -> BoxedStrategy<Nodes> {
+/// What is known beside the VM itself.
+#[derive(Clone, Debug)]
+struct World {
+    nodes: Nodes,
+    preference: Preference,
+}
+
+/// Offline, or a cluster of one to three nodes, most of them capable; with a preference that was read, or without.
+fn world() -> BoxedStrategy<World> {
     let all = ["base", "vpindex", "synic", "synictimer", "ipi", "runtime", "reset", "frequencies", "time", "tlbflush"];
     let lacking = prop_oneof![3 => Just(Default::default()), 1 => btree_set(0..all.len(), 0..3)];
     let known = vec(lacking, 1..4).prop_map(move |nodes| {
@@ -348,7 +357,35 @@ fn nodes() -> BoxedStrategy<Nodes> {
         };
         Nodes::Known(Arc::new(NodePool::new(nodes.into_iter().enumerate().map(view))))
     });
-    prop_oneof![Just(Nodes::Assumed), known].boxed()
+    let nodes = prop_oneof![Just(Nodes::Assumed), known];
+    let preference =
+        prop_oneof![2 => Just(Preference::None), 1 => preferred().prop_map(|p| Preference::Read(Box::new(p)))];
+    (nodes, preference).prop_map(|(nodes, preference)| World { nodes, preference }).boxed()
+}
+
+/// What a preference may give, as an API server keeps it.
+fn preferred() -> BoxedStrategy<Preferred> {
+    let timers = holder(vec![
+        ("hpet", timer()),
+        ("pit", timer()),
+        ("rtc", timer()),
+        ("hyperv", timer()),
+        ("kvm", rarely(json!({"present": true}))),
+    ]);
+    let offset = prop_oneof![
+        2 => Just(Value::Null),
+        1 => Just(json!({"utc": {}})),
+        1 => Just(json!({"utc": {"offsetSeconds": 60}})),
+        1 => Just(json!({"timezone": "Europe/Berlin"})),
+    ];
+    (hyperv(), timers, offset)
+        .prop_map(|(hyperv, timers, offset)| {
+            let spec = json!({"features": {"preferredHyperv": hyperv}, "clock": {"preferredTimer": timers, "preferredClockOffset": offset}});
+            let mut object = json!({"kind": "VirtualMachinePreference", "spec": spec});
+            prune(&mut object);
+            Preferred::from_object("preference windows", &object).unwrap()
+        })
+        .boxed()
 }
 
 /// A change by somebody else beside ours: where, and what. `+` at the end appends to a list.
@@ -374,9 +411,12 @@ fn read(object: &Value) -> Vm {
     Vm::from_object(object).unwrap()
 }
 
-fn plan_for(object: &Value, wanted: &Wanted, nodes: &Nodes) -> Plan {
+fn plan_for(object: &Value, wanted: &Wanted, world: &World) -> Plan {
     PLANS.fetch_add(1, Ordering::Relaxed);
-    let facts = Facts { nodes: nodes.clone(), ..Facts::offline(read(object)) };
+    let mut facts = Facts { nodes: world.nodes.clone(), ..Facts::offline(read(object)) };
+    if let Preference::Read(_) = world.preference {
+        facts.preference = world.preference.clone();
+    }
     let plan = plan(&facts, wanted).unwrap();
     WRITES.fetch_add(usize::from(plan.has_changes()), Ordering::Relaxed);
     plan
@@ -487,11 +527,11 @@ fn check<S: Strategy>(inputs: S, property: impl Fn(S::Value)) {
 
 #[test]
 fn a_plan_is_empty_after_its_own_write() {
-    check((stored(), wishes(), nodes()), |(object, wishes, nodes)| {
+    check((stored(), wishes(), world()), |(object, wishes, world)| {
         for wanted in wishes {
-            let first = plan_for(&object, &wanted, &nodes);
+            let first = plan_for(&object, &wanted, &world);
             let (after, _) = write(&object, &first, None);
-            let second = plan_for(&after, &wanted, &nodes);
+            let second = plan_for(&after, &wanted, &world);
             assert!(!second.has_changes(), "{:?}", second.change.entries);
             assert_eq!(second.change.entries, []);
             assert_eq!(second.change.domain, *domain_of(&after));
@@ -501,9 +541,9 @@ fn a_plan_is_empty_after_its_own_write() {
 
 #[test]
 fn a_restore_gives_back_every_byte() {
-    check((stored(), wishes(), nodes()), |(object, wishes, nodes)| {
+    check((stored(), wishes(), world()), |(object, wishes, world)| {
         for wanted in wishes {
-            let plan = plan_for(&object, &wanted, &nodes);
+            let plan = plan_for(&object, &wanted, &world);
             let (after, applied) = write(&object, &plan, None);
             let (restored, undo) = restore(&after);
             assert_eq!(bytes(&restored), bytes(&object));
@@ -518,8 +558,8 @@ fn a_restore_gives_back_every_byte() {
 /// KubeVirt's webhook writes `acpi: {}` into a `features` that we made.
 #[test]
 fn what_a_webhook_put_beside_ours_leaves_with_it() {
-    check((stored(), wanted(), nodes()), |(object, wanted, nodes)| {
-        let plan = plan_for(&object, &wanted, &nodes);
+    check((stored(), wanted(), world()), |(object, wanted, world)| {
+        let plan = plan_for(&object, &wanted, &world);
         let mut applied = patch::merge(None, UID, &plan.change);
         let with_webhook = |patch: &json_patch::Patch| {
             let mut after = send(&object, patch);
@@ -544,9 +584,9 @@ fn what_a_webhook_put_beside_ours_leaves_with_it() {
 
 #[test]
 fn what_somebody_else_added_stays_and_the_rest_goes_back() {
-    check((stored(), wishes(), nodes(), theirs()), |(object, wishes, nodes, theirs)| {
+    check((stored(), wishes(), world(), theirs()), |(object, wishes, world, theirs)| {
         for wanted in wishes {
-            let plan = plan_for(&object, &wanted, &nodes);
+            let plan = plan_for(&object, &wanted, &world);
             let (after, _) = write(&object, &plan, None);
             let (restored, undo) = restore(&changed(&after, &theirs));
             assert_eq!(bytes(&restored), bytes(&changed(&object, &theirs)));
@@ -558,8 +598,8 @@ fn what_somebody_else_added_stays_and_the_rest_goes_back() {
 #[test]
 fn a_value_of_ours_that_somebody_else_changed_stays() {
     let how = prop_oneof![Just("replace"), Just("extend"), Just("remove")];
-    check((stored(), wanted(), nodes(), any::<prop::sample::Index>(), how), |(object, wanted, nodes, which, how)| {
-        let plan = plan_for(&object, &wanted, &nodes);
+    check((stored(), wanted(), world(), any::<prop::sample::Index>(), how), |(object, wanted, world, which, how)| {
+        let plan = plan_for(&object, &wanted, &world);
         let (after, applied) = write(&object, &plan, None);
         if applied.entries.is_empty() {
             return;
@@ -611,8 +651,8 @@ fn a_value_of_ours_that_somebody_else_changed_stays() {
 
 #[test]
 fn a_plan_changes_what_it_names_and_nothing_else() {
-    check((stored(), wanted(), nodes()), |(object, wanted, nodes)| {
-        let plan = plan_for(&object, &wanted, &nodes);
+    check((stored(), wanted(), world()), |(object, wanted, world)| {
+        let plan = plan_for(&object, &wanted, &world);
         let vm = read(&object);
         let applied = patch::merge(None, UID, &plan.change);
         let entries = &plan.change.entries;
@@ -672,17 +712,61 @@ fn a_plan_changes_what_it_names_and_nothing_else() {
     });
 }
 
+/// What a VM comes to with its preference: a feature of the VM's own as a whole or the preferred one; the timers of
+/// the VM, if it has any, or all preferred ones; the offset likewise (KubeVirt pkg/instancetype/preference/apply).
+fn effective(domain: &Value, preference: &Preference) -> Value {
+    let own = |pointer: &str| domain.pointer(pointer).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (mut hyperv, mut timers) = (own("/features/hyperv"), own("/clock/timer"));
+    let mut offset = own("/clock");
+    offset.remove("timer");
+    if let Preference::Read(preferred) = preference {
+        for (name, value) in preferred.hyperv.as_object().into_iter().flatten() {
+            hyperv.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        if timers.is_empty() {
+            timers = preferred.timers.as_object().cloned().unwrap_or_default();
+        }
+        if offset.is_empty() {
+            offset = preferred.offset.as_object().cloned().unwrap_or_default();
+        }
+    }
+    json!({"hyperv": hyperv, "timers": timers, "offset": offset})
+}
+
+#[test]
+fn a_profile_alone_takes_nothing_from_owner_or_preference() {
+    check((stored(), world()), |(object, world)| {
+        let plan = plan_for(&object, &Wanted::default(), &world);
+        // Where the VM says that it has one and none was read, nothing is known of it.
+        let (before, after) =
+            (effective(domain_of(&object), &world.preference), effective(&plan.change.domain, &world.preference));
+        let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+        leaves(&before, "", &mut old);
+        leaves(&after, "", &mut new);
+        for (pointer, value) in &old {
+            let extended = value == &json!({}) && new.keys().any(|n| below(n, pointer));
+            assert!(new.get(pointer) == Some(value) || extended, "{pointer} was {value}, is {:?}", new.get(pointer));
+        }
+        // QEMU does not start with synthetic timers and without Hyper-V's clock.
+        let on = |at: &str, key: &str| json::state(after.pointer(at), key) == json::State::On;
+        if plan.change.entries.iter().any(|e| e.at == "/features/hyperv/synictimer") {
+            assert!(on("/timers/hyperv", "present"), "{after}");
+            assert!(on("/hyperv/synic", "enabled") && on("/hyperv/vpindex", "enabled"), "{after}");
+        }
+    });
+}
+
 #[test]
 fn several_writes_lead_back_to_the_first() {
-    check((stored(), vec(wanted(), 2..4), nodes(), option::of(theirs())), |(object, wishes, nodes, theirs)| {
+    check((stored(), vec(wanted(), 2..4), world(), option::of(theirs())), |(object, wishes, world, theirs)| {
         let (mut now, mut earlier) = (object.clone(), None);
         for wanted in &wishes {
-            let plan = plan_for(&now, wanted, &nodes);
+            let plan = plan_for(&now, wanted, &world);
             let (after, applied) = write(&now, &plan, earlier.as_ref());
             let text = patch::to_annotation(&applied);
             assert!(text.len() < 4096, "{} bytes", text.len());
             patch::check(&applied, UID).unwrap();
-            assert!(!plan_for(&after, wanted, &nodes).has_changes());
+            assert!(!plan_for(&after, wanted, &world).has_changes());
             (now, earlier) = (after, Some(applied));
         }
         let theirs = theirs.unwrap_or_default();
@@ -717,17 +801,17 @@ fn neither_nulls_nor_the_order_of_keys_matter() {
             leaf => text.push_str(&leaf.to_string()),
         }
     }
-    check((manifest(), wanted(), nodes()), |(file, wanted, nodes)| {
-        let from_file = plan_for(&file, &wanted, &nodes);
+    check((manifest(), wanted(), world()), |(file, wanted, world)| {
+        let from_file = plan_for(&file, &wanted, &world);
         let mut text = String::new();
         backwards(&file, &mut text);
-        let turned = plan_for(&serde_json::from_str(&text).unwrap(), &wanted, &nodes);
+        let turned = plan_for(&serde_json::from_str(&text).unwrap(), &wanted, &world);
         assert_eq!(serde_json::to_string(&turned).unwrap(), serde_json::to_string(&from_file).unwrap());
         assert_eq!(turned.digest(), from_file.digest());
 
         let mut pruned = file.clone();
         prune(&mut pruned);
-        let from_server = plan_for(&pruned, &wanted, &nodes);
+        let from_server = plan_for(&pruned, &wanted, &world);
         assert_eq!(from_file.change.entries, from_server.change.entries);
         assert_eq!(from_file.summary(), from_server.summary());
         assert_eq!(from_file.holds, from_server.holds);
@@ -767,7 +851,7 @@ fn a_forged_pre_image_is_refused_or_harmless() {
     });
     let cut = (any::<prop::sample::Index>(), 0..3_u8, any::<char>());
     check((stored(), forged, any::<String>(), vec(cut, 1..4)), |(object, forged, any, cuts)| {
-        let plan = plan_for(&object, &Wanted::default(), &Nodes::Assumed);
+        let plan = plan_for(&object, &Wanted::default(), &OFFLINE);
         let (after, applied) = write(&object, &plan, None);
         let mut damaged: Vec<char> = patch::to_annotation(&applied).chars().collect();
         for (index, how, with) in cuts {

@@ -27,6 +27,7 @@ use super::tuning::OnWithdrawal;
     printcolumn(name = "Profile", type_ = "string", json_path = ".status.profile"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Changes", type_ = "integer", json_path = ".status.plan.changes"),
+    printcolumn(name = "Refused", type_ = "integer", json_path = ".status.plan.refused"),
     printcolumn(name = "Policy", type_ = "string", json_path = ".status.policy.name"),
     printcolumn(name = "Next", type_ = "string", json_path = ".status.next", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -167,6 +168,16 @@ pub struct PlanSummary {
     pub kept: i32,
     /// Settings that may not be written.
     pub refused: i32,
+    /// Fields that would be written, in one line, those of `features.hyperv` by their own name; `wintune explain` gives
+    /// values and reasons.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub change: String,
+    /// Fields in which the owner chose otherwise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub keep: String,
+    /// Fields that may not be written.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub refuse: String,
 }
 
 /// What one or several writes of ours replaced.

@@ -12,7 +12,7 @@ use crate::plan::settings::{Effect, Outcome, Setting};
 pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let All { planned, faults } = plan_all(&args.manifests)?;
     let mut text = String::new();
-    for Planned { manifest, plan } in &planned {
+    for Planned { manifest, plan, says: _ } in &planned {
         let plan = match plan {
             Ok(plan) => plan,
             Err(why) => {

@@ -70,6 +70,14 @@ pub enum InputError {
         /// What is wrong with it.
         cause: ManifestError,
     },
+    /// A VM asks for something by annotation that there is not.
+    #[error("{vm}: {cause}")]
+    Asked {
+        /// Which VM.
+        vm: String,
+        /// What it asks for.
+        cause: crate::plan::PlanError,
+    },
     /// A policy file does not hold one policy.
     #[error("{file}, document {document}: {cause}")]
     Policy {
@@ -122,9 +130,11 @@ pub(super) struct PolicyFile {
 /// Reads the one policy of a file.
 pub(super) fn policy(path: &Path) -> Result<PolicyFile, InputError> {
     let file = name(path);
-    let mut documents = documents(path, "a WindowsTuning or ClusterWindowsTuning");
+    let expected = "a WindowsTuning or ClusterWindowsTuning";
+    let documents = documents(path, expected);
     let extra = documents.len() > 1;
-    let (document, object) = documents.swap_remove(0)?;
+    let Some(first) = documents.into_iter().next() else { return Err(InputError::Empty { file, expected }) };
+    let (document, object) = first?;
     let fault = |cause: String| InputError::Policy { file: file.clone(), document: document.clone(), cause };
     if extra {
         return Err(fault("expected one policy, found several documents".to_owned()));
@@ -175,7 +185,13 @@ fn strict<T: serde::de::DeserializeOwned>(object: &Value, crd: &CustomResourceDe
     if let Some(field) = unknown.or_else(|| unknown_field(&spec, &schema, "spec")) {
         return Err(format!("{field} is not a field of this kind"));
     }
-    T::deserialize(spec.into_deserializer()).map_err(|e: serde_json::Error| format!("spec: {e}"))
+    serde_path_to_error::deserialize(spec.into_deserializer()).map_err(
+        |e: serde_path_to_error::Error<serde_json::Error>| {
+            let path = e.path().to_string();
+            let field = if path == "." { "spec".to_owned() } else { format!("spec.{path}") };
+            format!("{field}: {}", e.inner())
+        },
+    )
 }
 
 /// The first field of a value that its schema does not have.
@@ -195,7 +211,8 @@ fn unknown_field(value: &Value, schema: &Value, path: &str) -> Option<String> {
     }
 }
 
-/// The documents of a file, each with its number, Lists taken apart. At least one, or the fault of the whole file.
+/// The documents of a file, each with its number, Lists taken apart. The fault of the whole file where
+/// there is nothing in it, not even a List.
 ///
 /// Each document is parsed alone, as kubectl does it: what is wrong with one takes none of the others along.
 fn documents(path: &Path, expected: &'static str) -> Vec<Result<(String, Value), InputError>> {
@@ -204,7 +221,7 @@ fn documents(path: &Path, expected: &'static str) -> Vec<Result<(String, Value),
         Ok(text) => text,
         Err(fault) => return vec![Err(fault)],
     };
-    let mut documents = Vec::new();
+    let (mut documents, mut lists) = (Vec::new(), false);
     for (index, (line, text)) in split(&text).into_iter().enumerate() {
         let number = (index + 1).to_string();
         let objects: Vec<Value> = match serde_saphyr::from_multiple_with_options(text, limits()) {
@@ -219,6 +236,7 @@ fn documents(path: &Path, expected: &'static str) -> Vec<Result<(String, Value),
             let is_list = json::text(&object, "/kind").is_some_and(|k| k.ends_with("List"));
             match object.get("items").and_then(Value::as_array) {
                 Some(items) if is_list => {
+                    lists = true;
                     let item = |(i, o): (usize, &Value)| Ok((format!("{number} item {}", i + 1), o.clone()));
                     documents.extend(items.iter().enumerate().map(item));
                 }
@@ -226,7 +244,8 @@ fn documents(path: &Path, expected: &'static str) -> Vec<Result<(String, Value),
             }
         }
     }
-    if documents.is_empty() {
+    // What `kubectl get` prints of a namespace without VMs is a List of nothing, and no fault.
+    if documents.is_empty() && !lists {
         return vec![Err(InputError::Empty { file, expected })];
     }
     documents

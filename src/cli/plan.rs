@@ -3,16 +3,22 @@
 use std::process::ExitCode;
 
 use super::input::{self, InputError, Manifest, PolicyFile};
+use serde_json::Value;
+
 use super::{CliError, ManifestArgs, Output, PlanArgs, print, render};
 use crate::api::record::PolicyKind;
+use crate::api::tuning::Mode;
 use crate::plan::consent::{Consent, Marks, Policies, Policy, decide};
 use crate::plan::facts::{Facts, Wanted};
-use crate::plan::{Plan, json, plan};
+use crate::plan::{Plan, json, patch, plan};
+use crate::rollout::{Instance, Run, run as when};
 
 /// A manifest with its plan, or with the reason why there is none.
 pub(super) struct Planned {
     pub(super) manifest: Manifest,
     pub(super) plan: Result<Plan, String>,
+    /// What the operator would make of it, as far as a manifest tells.
+    pub(super) says: Vec<String>,
 }
 
 /// What came of all manifests.
@@ -30,7 +36,10 @@ pub(super) fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         Output::Yaml => render::yaml(plans())?,
         Output::Diff => render::diff(&planned)?,
         Output::Patch => match (planned.as_slice(), faults.is_empty()) {
-            ([one], true) => render::patch(one)?,
+            ([one], true) => {
+                warn_of_overwriting(one);
+                render::patch(one)?
+            }
             (_, true) => return Err(CliError::OnePatch(planned.len())),
             _ => String::new(),
         },
@@ -43,24 +52,60 @@ pub(super) fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     Ok(if changes { ExitCode::from(2) } else { ExitCode::SUCCESS })
 }
 
+/// A manifest that was not read from a cluster may lack what the VM there has, and a patch that adds a whole object
+/// replaces it.
+fn warn_of_overwriting(planned: &Planned) {
+    let Ok(plan) = &planned.plan else { return };
+    if patch::could_overwrite(&planned.manifest.vm, &plan.change) {
+        eprintln!(
+            "note: this manifest was not read from a cluster, and the patch puts {} in whole, over what the VM there may have; make it from the VM itself: kubectl get vm {} -n {} -o yaml | wintune plan -f - -o patch",
+            ["clock", "features"]
+                .iter()
+                .filter(|n| plan.change.created.contains(&format!("/{n}")))
+                .copied()
+                .collect::<Vec<_>>()
+                .join(" and "),
+            plan.vm.name,
+            plan.vm.namespace
+        );
+    }
+}
+
 /// Plans every manifest with the profile or policy that was given.
 pub(super) fn plan_all(args: &ManifestArgs) -> Result<Outcome, CliError> {
     let policy = args.policy.as_deref().map(input::policy).transpose().map_err(|f| CliError::Input(vec![f]))?;
-    let (manifests, faults) = input::manifests(args);
+    let (manifests, mut faults) = input::manifests(args);
     let mut planned = Vec::new();
     for manifest in manifests {
-        let (facts, wanted) = asked(args, policy.as_ref(), &manifest);
-        let plan = match wanted {
-            Ok(wanted) => Ok(plan(&facts, &wanted)?),
-            Err(why) => Err(why),
+        let (facts, wanted, mut says) = asked(args, policy.as_ref(), &manifest);
+        let plan = match wanted.map(|wanted| plan(&facts, &wanted)) {
+            // Of this VM alone, unless the command line asked for it.
+            Some(Err(cause)) if args.profile.is_none() => {
+                let vm = format!("{}/{}", manifest.vm.namespace, manifest.vm.name);
+                faults.push(InputError::Asked { vm, cause });
+                continue;
+            }
+            Some(plan) => Ok(plan?),
+            None => Err(says.pop().unwrap_or_default()),
         };
-        planned.push(Planned { manifest, plan });
+        if let Run::Busy(why) = when(&manifest.vm, &instance(&manifest.object)) {
+            says.push(format!("waits: {why}"));
+        }
+        if plan.as_ref().is_ok_and(|p| !p.has_changes()) {
+            says.clear();
+        }
+        planned.push(Planned { manifest, plan, says });
     }
     Ok(Outcome { planned, faults })
 }
 
-/// What is asked of a VM, or why nothing is. The VM's own annotations count as they do for the operator.
-fn asked(args: &ManifestArgs, policy: Option<&PolicyFile>, manifest: &Manifest) -> (Facts, Result<Wanted, String>) {
+/// What is asked of a VM, and what the operator would make of it. The VM's own annotations count as they do there.
+/// Where nothing is asked, the last line says why.
+fn asked(
+    args: &ManifestArgs,
+    policy: Option<&PolicyFile>,
+    manifest: &Manifest,
+) -> (Facts, Option<Wanted>, Vec<String>) {
     let vm = &manifest.vm;
     let own = json::text(&manifest.object, "/metadata/namespace");
     // Every namespace carries its name as a label; its other labels are not known here.
@@ -76,15 +121,39 @@ fn asked(args: &ManifestArgs, policy: Option<&PolicyFile>, manifest: &Manifest) 
     }
     let consent = decide(Marks { labels: &vm.labels, annotations: &vm.annotations }, &policies);
     let by_annotation = matches!(&consent, Consent::Given(given) if given.by.kind == PolicyKind::Annotation);
-    let wanted = match consent {
-        Consent::Given(given) if policy.is_some() || args.profile.is_none() => Ok(given.wanted),
-        Consent::OptedOut { reason } if policy.is_some() => {
-            let reason = reason.map(|words| format!(" ({words})")).unwrap_or_default();
-            Err(format!("opted out by annotation{reason}"))
+    let default = || Wanted { profile: args.profile.clone().unwrap_or(Wanted::default().profile), ..Wanted::default() };
+    let (wanted, says) = match consent {
+        Consent::Given(given) => {
+            let mut says = given.narrowed;
+            if given.mode == Mode::Propose && says.is_empty() {
+                says.push("only shows it: mode Propose never writes".to_owned());
+            }
+            let wanted = if policy.is_some() || args.profile.is_none() { given.wanted } else { default() };
+            (Some(wanted), says)
         }
-        Consent::Frozen { why } if policy.is_some() => Err(why),
-        Consent::None if policy.is_some() => Err("the policy does not cover it".to_owned()),
-        _ => Ok(Wanted { profile: args.profile.clone().unwrap_or(Wanted::default().profile), ..Wanted::default() }),
+        Consent::OptedOut { reason } => {
+            let reason = reason.map(|words| format!(" ({words})")).unwrap_or_default();
+            let says = format!("opted out by annotation{reason}");
+            if policy.is_some() {
+                (None, vec![says])
+            } else {
+                (Some(default()), vec![format!("writes nothing: {says}")])
+            }
+        }
+        Consent::Frozen { why } if policy.is_some() => (None, vec![why]),
+        Consent::Frozen { why } => (Some(default()), vec![format!("writes nothing: {why}")]),
+        Consent::None if policy.is_some() => (None, vec!["the policy does not cover it".to_owned()]),
+        Consent::None => (Some(default()), Vec::new()),
     };
-    (Facts { consent_by_annotation: by_annotation, ..Facts::offline(vm.clone()) }, wanted)
+    (Facts { consent_by_annotation: by_annotation, ..Facts::offline(vm.clone()) }, wanted, says)
+}
+
+/// What a manifest's status says of its instance; nothing where it was never in a cluster.
+fn instance(object: &Value) -> Instance {
+    Instance {
+        exists: false,
+        created: json::at(object, "/status/created").and_then(Value::as_bool) == Some(true),
+        pending: !json::list(object, "/status/stateChangeRequests").is_empty(),
+        deleting: json::at(object, "/metadata/deletionTimestamp").is_some(),
+    }
 }

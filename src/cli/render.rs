@@ -42,15 +42,14 @@ fn to_yaml(value: &impl Serialize) -> Result<String, CliError> {
 }
 
 pub(super) fn patch(planned: &Planned) -> Result<String, CliError> {
-    let patch =
-        planned.plan.as_ref().map(|p| patch::settings_patch(&planned.manifest.vm, &p.change)).unwrap_or_default();
+    let patch = planned.plan.as_ref().map(|p| patch::manual_patch(&planned.manifest.vm, &p.change)).unwrap_or_default();
     let text = serde_json::to_string(&patch).map_err(|e| CliError::Print(e.to_string()))?;
     Ok(text + "\n")
 }
 
 pub(super) fn diff(planned: &[Planned]) -> Result<String, CliError> {
     let mut text = String::new();
-    for Planned { manifest, plan } in planned {
+    for Planned { manifest, plan, says: _ } in planned {
         let Ok(plan) = plan else { continue };
         let mut after = manifest.object.clone();
         if let Some(domain) = after.pointer_mut(crate::plan::facts::DOMAIN) {
@@ -69,12 +68,15 @@ pub(super) fn diff(planned: &[Planned]) -> Result<String, CliError> {
 
 pub(super) fn table(planned: &[Planned]) -> String {
     let mut text = String::new();
-    for (index, Planned { manifest, plan }) in planned.iter().enumerate() {
+    for (index, Planned { manifest, plan, says }) in planned.iter().enumerate() {
         if index > 0 {
             text.push('\n');
         }
         match plan {
-            Ok(plan) => one(&mut text, plan),
+            Ok(plan) => {
+                one(&mut text, plan);
+                operator(&mut text, says);
+            }
             Err(why) => without_plan(&mut text, manifest, why),
         }
     }
@@ -106,7 +108,7 @@ pub(super) fn heading(text: &mut String, plan: &Plan) {
     let signs: Vec<&str> = plan.detection.signs.iter().take(2).map(|s| s.found.as_str()).collect();
     let signs = if signs.is_empty() { "no sign of it".to_owned() } else { signs.join(", ") };
     let verdict = match plan.detection.confidence {
-        Confidence::No => "not Windows: nothing to do",
+        Confidence::No => "not Windows, nothing to do; if it is, label it harvesterhci.io/os=windows",
         Confidence::Certain => "Windows for certain",
         Confidence::Sure => "Windows",
         Confidence::Unsure => "perhaps Windows",
@@ -129,6 +131,15 @@ pub(super) fn notes(text: &mut String, plan: &Plan) {
         let severity = format!("{:?}", finding.severity).to_lowercase();
         let _ = writeln!(text, "  {severity} {}: {} [{}]", finding.id, finding.text, finding.source);
     }
+    let mut said: Vec<&str> = Vec::new();
+    for setting in &plan.settings {
+        if let Outcome::Refused { rule, why, unblock } = &setting.outcome
+            && !said.contains(&why.as_str())
+        {
+            said.push(why);
+            let _ = writeln!(text, "  refused, {rule}: {why}; {unblock}");
+        }
+    }
     for hold in &plan.holds {
         let _ = writeln!(text, "  proposed only, {}: {}; {}", hold.rule, hold.why, hold.unblock);
     }
@@ -138,6 +149,13 @@ pub(super) fn notes(text: &mut String, plan: &Plan) {
     if plan.has_changes() {
         let _ =
             writeln!(text, "  takes effect when the VM is stopped and started; a reboot inside Windows is not enough");
+    }
+}
+
+/// What the operator would make of a plan with changes, as far as a manifest tells.
+fn operator(text: &mut String, says: &[String]) {
+    for line in says {
+        let _ = writeln!(text, "  the operator {line}");
     }
 }
 

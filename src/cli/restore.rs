@@ -55,9 +55,6 @@ pub enum RestoreError {
     /// Nothing says that wintune wrote anything.
     #[error("{0}: neither a record nor the annotation wintune.dev/applied says that wintune wrote anything")]
     NothingApplied(String),
-    /// Everything is back already.
-    #[error("{0}: everything that wintune wrote is back already")]
-    Done(String),
     /// The pre-image is not used.
     #[error("{vm}: the pre-image is refused: {cause}")]
     Refused {
@@ -105,7 +102,7 @@ async fn restore(args: RestoreArgs) -> Result<String, RestoreError> {
     };
     let preimage = rollout::preimage(&vm, record.as_ref());
     if preimage.spent {
-        return Err(RestoreError::Done(label));
+        return Ok(format!("{label}: everything that wintune wrote is back already\n"));
     }
     let Some(applied) = preimage.applied else {
         return Err(match preimage.fault {
@@ -116,9 +113,9 @@ async fn restore(args: RestoreArgs) -> Result<String, RestoreError> {
     let uid = vm.uid.as_deref().unwrap_or_default();
     patch::check(&applied, uid).map_err(|e| RestoreError::Refused { vm: label.clone(), cause: e.to_string() })?;
     let undo = patch::undo(vm.domain(), &applied);
-    let mut text = report(&label, &undo, preimage.fault.as_deref());
-    if args.dry_run {
-        return Ok(text + "nothing was written (--dry-run)\n");
+    let mut text = report(&label, &vm, &undo, preimage.fault.as_deref());
+    if !args.keep_consent {
+        text += &format!("and it is opted out by {}: \"false\", so that no policy tunes it again\n", annotation::TUNE);
     }
     let instance = Instance {
         exists: live::instance_exists(&client, &namespace, &args.vm).await?,
@@ -126,13 +123,20 @@ async fn restore(args: RestoreArgs) -> Result<String, RestoreError> {
         pending: !read::list(&object, "/status/stateChangeRequests").is_empty(),
         deleting: read::at(&object, "/metadata/deletionTimestamp").is_some(),
     };
-    if let Run::Busy(why) = rollout::run(&vm, &instance) {
+    let busy = match rollout::run(&vm, &instance) {
+        Run::Busy(why) => Some(why),
+        Run::Stopped => None,
+    };
+    if args.dry_run {
+        let refused = busy.map(|why| format!("without --dry-run this would be refused: {why}\n"));
+        return Ok(text + &refused.unwrap_or_default() + "nothing was written (--dry-run)\n");
+    }
+    if let Some(why) = busy {
         return Err(RestoreError::Busy { vm: label, why });
     }
     let mut request = patch::undo_patch(&vm, &undo, &applied);
     if !args.keep_consent {
         opt_out(&mut request, &vm);
-        text += &format!("opted out by {}: \"false\", so that no policy tunes it again\n", annotation::TUNE);
     }
     let api = live::vms(client, &namespace);
     for dry_run in [true, false] {
@@ -149,6 +153,10 @@ fn opt_out(request: &mut json_patch::Patch, vm: &Vm) {
     let mut add = |path: PointerBuf, value: Value| request.0.push(PatchOperation::Add(AddOperation { path, value }));
     if vm.has_annotations {
         add(PointerBuf::from_tokens(["metadata", "annotations", annotation::TUNE]), json!("false"));
+        // An owner's own words stay.
+        if vm.annotations.contains_key(annotation::REASON) {
+            return;
+        }
         add(
             PointerBuf::from_tokens(["metadata", "annotations", annotation::REASON]),
             json!("restored by wintune restore"),
@@ -159,7 +167,9 @@ fn opt_out(request: &mut json_patch::Patch, vm: &Vm) {
     }
 }
 
-fn report(label: &str, undo: &patch::Undo, fault: Option<&str>) -> String {
+fn report(label: &str, vm: &Vm, undo: &patch::Undo, fault: Option<&str>) -> String {
+    let value =
+        |root: &Value, pointer: &str| read::at(root, pointer).map_or_else(|| "absent".to_owned(), Value::to_string);
     let name = |p: &String| p.trim_start_matches('/').replace('/', ".");
     let mut text = String::new();
     if let Some(fault) = fault {
@@ -167,7 +177,7 @@ fn report(label: &str, undo: &patch::Undo, fault: Option<&str>) -> String {
     }
     text += &format!("{label}: {} values go back to what they were\n", undo.restored.len());
     for pointer in &undo.restored {
-        text += &format!("  {}\n", name(pointer));
+        text += &format!("  {}: {} -> {}\n", name(pointer), value(vm.domain(), pointer), value(&undo.domain, pointer));
     }
     for pointer in &undo.kept {
         text += &format!("  {} stays: somebody else changed it since\n", name(pointer));

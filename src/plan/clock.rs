@@ -34,10 +34,12 @@ pub(super) fn plan(facts: &Facts, profile: &Profile) -> (Vec<Setting>, ClockWill
             (*field, setting)
         })
         .collect();
-    let hyperv_timer = settings.iter().any(|(field, setting)| {
-        *field == ClockField::Hyperv && matches!(setting.outcome, Outcome::Write | Outcome::Satisfied)
-    });
     keep_preferred(facts, &mut settings);
+    let hyperv_timer = settings.iter().any(|(field, setting)| {
+        *field == ClockField::Hyperv
+            && matches!(setting.outcome, Outcome::Write | Outcome::Satisfied)
+            && json::state(Some(&setting.desired), "present") == State::On
+    });
     (settings.into_iter().map(|(_, setting)| setting).collect(), ClockWillBe { hyperv_timer })
 }
 
@@ -232,5 +234,20 @@ mod tests {
         assert_eq!(found.iter().filter(|s| s.is_write()).count(), 4);
         // On already: nobody asks the nodes.
         assert!(settings(&Facts { nodes, ..facts(&json!({"timer": {"hyperv": {}}})) }).1);
+    }
+
+    /// Found by the property tests: synthetic timers went in, and the clock that they need did not.
+    #[test]
+    fn a_hyperv_timer_that_is_refused_or_off_is_not_counted_on() {
+        use crate::plan::preference::{Preference, Preferred};
+        let preferring = |timers: Value| {
+            let object = json!({"kind": "VirtualMachinePreference", "spec": {"clock": {"preferredTimer": timers}}});
+            let preferred = Preferred::from_object("preference windows", &object).unwrap();
+            settings(&Facts { preference: Preference::Read(Box::new(preferred)), ..facts(&json!(null)) })
+        };
+        let (found, hyperv) = preferring(json!({"kvm": {"present": true}}));
+        assert!(!hyperv && !found.iter().any(|s| s.is_write() && s.field.contains("timer")), "{found:?}");
+        assert!(!preferring(json!({"hyperv": {"present": false}})).1);
+        assert!(preferring(json!({"hyperv": {}})).1);
     }
 }

@@ -1,6 +1,6 @@
 //! Is this guest Windows, how sure is that, and by which signs.
 //!
-//! The guest agent of a running guest decides. Without it one strong sign is enough to write, unless a strong sign
+//! The guest agent of a running guest decides, then an administrator's annotation. Without them one strong sign is enough to write, unless a strong sign
 //! says otherwise; weak signs are enough to propose. Contradictions are always reported.
 
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::facts::Facts;
 use super::json::{self, State};
-use super::profile::{DataError, parse};
+use super::profile::{DataError, enlightenments, parse};
 
 /// How sure it is that the guest is Windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -143,6 +143,8 @@ pub fn detect(facts: &Facts) -> Result<Detection, DataError> {
     let confidence = match facts.guest_os.as_deref() {
         Some(WINDOWS_ID) => Confidence::Certain,
         Some(_) => Confidence::No,
+        // An administrator's word for this very VM decides over every mark.
+        None if facts.consent_by_annotation => Confidence::Sure,
         None if windows && !other => Confidence::Sure,
         None if windows => Confidence::Unsure,
         None if weak && !other && !has(Says::Other, Weight::Weak) && !has(Says::Other, Weight::Hint) => {
@@ -193,11 +195,14 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
         }
         Place::Consent => one(facts.consent_by_annotation, "an administrator's annotation asks for this VM"),
         Place::Hyperv => {
+            // A field that the API does not have is a typing error, which the API server drops.
+            let mut known = vec!["evmcs", "vendorid"];
+            known.extend(enlightenments().unwrap_or_default().iter().map(|k| k.field.as_str()));
             let on = json::at(domain, "/features/hyperv")
                 .and_then(Value::as_object)
                 .into_iter()
                 .flatten()
-                .filter(|(_, v)| json::state(Some(v), "enabled") == State::On)
+                .filter(|(name, v)| known.contains(&name.as_str()) && json::state(Some(v), "enabled") == State::On)
                 .count();
             let words = if on == 1 { "feature is" } else { "features are" };
             one(on > 0, &format!("{on} Hyper-V {words} on already"))

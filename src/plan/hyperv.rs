@@ -35,8 +35,14 @@ pub(super) fn plan(
         let override_ = wanted.overrides.hyperv.get(&known.name).copied();
         let pointer = known.pointer();
         let own = json::at(domain, &pointer);
-        // Where the VM says nothing, its preference speaks for its owner.
-        let preferred = facts.preference.hyperv(domain, &known.field);
+        // Where the VM says nothing, its preference speaks for its owner, unless this very plan gives the VM the
+        // struct that holds the field: the two are not merged.
+        let holder = known.field.split_once('/').map(|(holder, _)| holder);
+        let replaced = holder.is_some_and(|h| {
+            settings.iter().any(|s: &Setting| s.is_write() && s.pointer == format!("/features/hyperv/{h}"))
+        });
+        let preferred = facts.preference.hyperv(domain, &known.field).filter(|_| !replaced);
+        let held = !replaced && holder.is_some_and(|h| facts.preference.hyperv(domain, h).is_some());
         let current = own.or(preferred.map(|(value, _)| value));
         let state = json::state(current, "enabled");
         let setting = |desired: Value| {
@@ -78,10 +84,8 @@ pub(super) fn plan(
                     ),
                 }));
             }
-            (Switch::On, State::Absent) if held_by_preference(facts, domain, known) => {
-                settings.push(setting(on_value(known, value)).outcome(Outcome::Kept {
-                    why: "its preference gives the struct that holds it, and KubeVirt does not merge the two; set the whole struct in the VM to change it".to_owned(),
-                }));
+            (Switch::On, State::Absent | State::Off) if held => {
+                settings.push(setting(on_value(known, value)).outcome(Outcome::Kept { why: HELD.to_owned() }));
             }
             (Switch::On, before) => {
                 let outcome = admit(facts, known, clock, &on, &refused);
@@ -92,6 +96,10 @@ pub(super) fn plan(
                 let written = before == State::Off && own.is_some();
                 let setting = if written { switch(true) } else { setting(on_value(known, value)) };
                 settings.push(setting.outcome(outcome));
+            }
+            (Switch::Off, State::On) if override_.is_some() && held => {
+                on.insert(known.name);
+                settings.push(setting(json!({"enabled": false})).outcome(Outcome::Kept { why: HELD.to_owned() }));
             }
             (Switch::Off, State::On) if override_.is_some() => settings.push(switch(false).outcome(Outcome::Write)),
             (Switch::Off | Switch::Leave, State::On) => {
@@ -110,10 +118,8 @@ pub(super) fn plan(
     Ok(settings)
 }
 
-/// Whether a field lies in a struct that the preference gives and the VM does not have.
-fn held_by_preference(facts: &Facts, domain: &Value, known: &Knowledge) -> bool {
-    known.field.split_once('/').is_some_and(|(holder, _)| facts.preference.hyperv(domain, holder).is_some())
-}
+/// Of a field in a struct that the preference gives and the VM does not have.
+const HELD: &str = "its preference gives the struct that holds it, and KubeVirt does not merge the two; set the whole struct in the VM to change it";
 
 fn on_value(known: &Knowledge, value: &HypervValue) -> Value {
     match value.retries {
@@ -185,6 +191,7 @@ pub(super) fn node_has(facts: &Facts, feature: &str) -> Result<(), Outcome> {
 mod tests {
     use super::*;
     use crate::plan::facts::{NodePool, NodeView, Vm};
+    use crate::plan::preference::{Preference, Preferred};
     use crate::plan::profile::named;
     use std::sync::Arc;
 
@@ -332,5 +339,37 @@ mod tests {
         // What is on already is not taken away, whatever the nodes are.
         let facts = Facts { nodes: nodes(&[("slow", &[])]), ..facts(&json!({"relaxed": {}})) };
         assert_eq!(outcome(&settings(&facts, &[], true), "relaxed"), &Outcome::Satisfied);
+    }
+
+    fn with_preference(hyperv: &Value) -> Facts {
+        let object = json!({"kind": "VirtualMachinePreference", "spec": {"features": {"preferredHyperv": hyperv}}});
+        let preferred = Preferred::from_object("preference windows", &object).unwrap();
+        Facts { preference: Preference::Read(Box::new(preferred)), ..facts(&Value::Null) }
+    }
+
+    /// Found by the property tests: half of such a struct in the VM would drop the other half, and its pre-image
+    /// would name a place that no restore accepts.
+    #[test]
+    fn a_struct_that_the_preference_gives_is_never_written_in_part() {
+        for preferred in [json!({"synictimer": {"direct": {}}}), json!({"synictimer": {"direct": {"enabled": false}}})]
+        {
+            for switch in [Switch::On, Switch::Off] {
+                let settings =
+                    settings(&with_preference(&preferred), &[(Enlightenment::SynictimerDirect, switch)], true);
+                assert!(
+                    !writes(&settings).iter().any(|w| w.contains("synictimer")),
+                    "{preferred} {switch:?}: {settings:?}"
+                );
+            }
+        }
+    }
+
+    /// Found by the property tests: the second half came only with the next plan.
+    #[test]
+    fn a_struct_that_replaces_the_preferred_one_is_whole_at_once() {
+        let preferred = json!({"vpindex": {}, "synic": {}, "synictimer": {"enabled": false}});
+        let written = writes(&settings(&with_preference(&preferred), &[(Enlightenment::Synictimer, Switch::On)], true));
+        assert!(written.contains(&"/features/hyperv/synictimer {\"enabled\":true}".to_owned()), "{written:?}");
+        assert!(written.contains(&"/features/hyperv/synictimer/direct {\"enabled\":true}".to_owned()), "{written:?}");
     }
 }

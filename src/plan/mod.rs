@@ -86,12 +86,19 @@ impl Plan {
         let count = |f: fn(&Outcome) -> bool| {
             i32::try_from(self.settings.iter().filter(|s| f(&s.outcome)).count()).unwrap_or(i32::MAX)
         };
+        let fields = |f: fn(&Outcome) -> bool| {
+            let short = |s: &Setting| s.field.trim_start_matches("features.hyperv.").to_owned();
+            self.settings.iter().filter(|s| f(&s.outcome)).map(short).collect::<Vec<_>>().join(" ")
+        };
         PlanSummary {
             digest: self.digest(),
             changes: count(|o| matches!(o, Outcome::Write)),
             satisfied: count(|o| matches!(o, Outcome::Satisfied)),
             kept: count(|o| matches!(o, Outcome::Kept { .. })),
             refused: count(|o| matches!(o, Outcome::Refused { .. })),
+            change: fields(|o| matches!(o, Outcome::Write)),
+            keep: fields(|o| matches!(o, Outcome::Kept { .. })),
+            refuse: fields(|o| matches!(o, Outcome::Refused { .. })),
         }
     }
 
@@ -201,7 +208,7 @@ fn whole_refusal(facts: &Facts) -> Option<Outcome> {
     }
     json::at(facts.vm.domain(), "/features/hypervPassthrough").map(|_| Outcome::Refused {
         rule: "hyperv-passthrough",
-        why: "the VM has features.hypervPassthrough, and KubeVirt refuses it beside features.hyperv (kubevirt-live.md 16)".to_owned(),
+        why: "the VM has features.hypervPassthrough, and KubeVirt refuses it beside features.hyperv (pkg/virt-api/webhooks/hyperv.go:184-196)".to_owned(),
         unblock: "remove features.hypervPassthrough; it also keeps the VM from migrating".to_owned(),
     })
 }
@@ -210,11 +217,17 @@ fn whole_refusal(facts: &Facts) -> Option<Outcome> {
 fn holds(facts: &Facts, detection: &Detection) -> Result<Vec<Hold>, DataError> {
     let mut holds = Vec::new();
     if detection.confidence == Confidence::Unsure {
-        holds.push(Hold {
-            rule: "unsure-windows",
-            why: "only weak or contradicting signs say that this is Windows".to_owned(),
-            unblock: "label the VM harvesterhci.io/os=windows, or annotate it wintune.dev/tune=true".to_owned(),
-        });
+        let (why, unblock) = match detection.contradiction() {
+            Some(contradiction) => (
+                format!("strong signs contradict each other: {contradiction}"),
+                "take the wrong mark away, or annotate the VM wintune.dev/tune=true, which decides",
+            ),
+            None => (
+                "only weak signs say that this is Windows".to_owned(),
+                "label the VM harvesterhci.io/os=windows, or annotate it wintune.dev/tune=true",
+            ),
+        };
+        holds.push(Hold { rule: "unsure-windows", why, unblock: unblock.to_owned() });
     }
     if let Preference::Unread { why } = &facts.preference {
         holds.push(Hold {
@@ -222,14 +235,14 @@ fn holds(facts: &Facts, detection: &Detection) -> Result<Vec<Hold>, DataError> {
             why: format!(
                 "the VM has a preference, which may already give these settings or contradict them, and it was not read: {why}"
             ),
-            unblock: "compare with the preference and apply the patch by hand".to_owned(),
+            unblock: "compare with the preference; `kubectl get vm NAME -o yaml | wintune plan -f - -o patch` prints the patch".to_owned(),
         });
     }
     if let Some(owner) = owners::gitops(&facts.vm)? {
         holds.push(Hold {
             rule: "gitops-owner",
             why: format!("{} writes this VM ({})", owner.tool, owner.mark),
-            unblock: "put the proposed patch into its repository".to_owned(),
+            unblock: "put the change into its repository; `kubectl get vm NAME -o yaml | wintune plan -f - -o diff` prints it".to_owned(),
         });
     }
     Ok(holds)
@@ -265,7 +278,7 @@ fn findings(facts: &Facts, detection: &Detection) -> Result<Vec<Finding>, DataEr
             id: "hyperv-passthrough-empty",
             severity: Severity::Error,
             text: "features.hypervPassthrough is empty: starting this VM ends the virt-handler of its node; remove it or write enabled: true".to_owned(),
-            source: "kubevirt-live.md 19".to_owned(),
+            source: "KubeVirt pkg/virt-launcher/virtwrap/converter/compute/hypervisor_features.go:73; seen on a live node".to_owned(),
         });
     }
     if facts.vm.run_strategy().is_none() {

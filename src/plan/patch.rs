@@ -96,6 +96,21 @@ pub fn settings_patch(vm: &Vm, change: &Change) -> Patch {
     Patch(operations(vm.domain(), &change.domain, change.entries.iter().map(|e| e.at.as_str())))
 }
 
+/// What a person would apply by hand: the operations, guarded by uid and generation where the manifest has them.
+pub fn manual_patch(vm: &Vm, change: &Change) -> Patch {
+    let mut patch = settings_patch(vm, change).0;
+    if !patch.is_empty() {
+        // No resourceVersion: the status of a VM moves all the time, and nothing of it is written here.
+        patch.splice(0..0, guards(&Vm { resource_version: None, ..vm.clone() }));
+    }
+    Patch(patch)
+}
+
+/// Whether a patch puts in whole objects that the VM in the cluster may have, and does not say which VM it is for.
+pub fn could_overwrite(vm: &Vm, change: &Change) -> bool {
+    vm.uid.is_none() && change.created.iter().any(|c| c.matches('/').count() == 1)
+}
+
 /// The one atomic patch that brings a plan into a VM.
 ///
 /// It opens with tests on uid, generation and resourceVersion. The generation guards the parents that an `add` would

@@ -47,16 +47,14 @@ pub fn run(vm: &Vm, instance: &Instance) -> Run {
         return busy("the VM is being deleted");
     }
     if instance.exists || instance.created {
-        return busy("the VM has a running instance; stop it, and the plan is written");
+        return busy("the VM has a running instance; stop it first");
     }
     if instance.pending {
         return busy("a start or stop was asked for and is not carried out yet");
     }
     match vm.run_strategy() {
         Some("Halted" | "Manual" | "RerunOnFailure") => Run::Stopped,
-        Some("Always") => {
-            busy("run strategy Always starts the VM again at once; set it to Halted, and the plan is written")
-        }
+        Some("Always") => busy("run strategy Always starts the VM again at once; set it to Halted first"),
         Some(other) => Run::Busy(format!("a VM with run strategy {other} is not written by this release")),
         None => busy("neither runStrategy nor running is set"),
     }
@@ -230,7 +228,10 @@ fn asked(input: &Input<'_>, given: &Given) -> Step {
     }
     match &input.run {
         Run::Stopped => Step::Write,
-        Run::Busy(why) => Next::step(Phase::Waiting, reason::WAITING, why.clone()),
+        Run::Busy(why) => {
+            let next = format!("{} settings wait to be written: {why}", plan.summary().changes);
+            Next::step(Phase::Waiting, reason::WAITING, next)
+        }
     }
 }
 
@@ -284,8 +285,7 @@ fn withdrawn(input: &Input<'_>) -> Step {
         return Next::step(Phase::Reverted, reason::RESTORED, record.next.clone().unwrap_or_default());
     }
     let Some(policy) = &record.policy else {
-        let next = "no policy or annotation covers this VM";
-        return Next::step(Phase::Observed, reason::WITHDRAWN, next);
+        return uncovered();
     };
     let unknown = match input.withdrawal {
         Some(Withdrawal::Observed) => None,
@@ -301,8 +301,7 @@ fn withdrawn(input: &Input<'_>) -> Step {
         return Next::step(Phase::NeedsHuman, reason::FROZEN, next);
     }
     if nothing_written {
-        let next = format!("{} {} no longer covers this VM; nothing had been written", kind(policy.kind), policy.name);
-        return Next::step(Phase::Observed, reason::WITHDRAWN, next);
+        return uncovered();
     }
     match (policy.on_withdrawal, &input.run) {
         (OnWithdrawal::Keep, _) => {
@@ -320,6 +319,11 @@ fn withdrawn(input: &Input<'_>) -> Step {
             format!("to be restored, since its policy was withdrawn: {why}"),
         ),
     }
+}
+
+fn uncovered() -> Step {
+    let next = "no policy or annotation covers this VM, and nothing of wintune's is in it";
+    Next::step(Phase::Observed, reason::WITHDRAWN, next)
 }
 
 fn kind(kind: PolicyKind) -> &'static str {

@@ -9,8 +9,9 @@ use crate::plan::consent::Consent;
 use crate::plan::detect::Confidence;
 use crate::plan::{Plan, PlanError};
 
-/// Bytes of what happens next, in the record and in its `Ready` condition. The event has more of it.
+/// Bytes of what happens next. The event has more of it, and the `Ready` condition its beginning.
 const MAX_NEXT: usize = 300;
+const MAX_READY: usize = 150;
 /// Bytes of the message of each other condition. With these a status stays below the design's 4 kB.
 const MAX_MESSAGE: usize = 100;
 
@@ -43,8 +44,23 @@ pub fn status(input: &Input<'_>, next: &Next, now: Timestamp) -> RecordStatus {
         status.profile_revision = None;
     }
     status.applied = input.preimage.applied.clone();
+    // Everything is back, and nobody asks for it now: whoever asks next asks anew, and is not told of a fight.
+    if input.preimage.spent && !matches!(input.consent, Consent::Given(_)) {
+        status.applied = None;
+    }
+    if *input.consent == Consent::None && status.applied.is_none() {
+        status.policy = None;
+    }
     let ready = next.phase == Phase::Tuned;
-    conditions::set(&mut status.conditions, condition::READY, ready, next.reason, words, generation, now);
+    conditions::set(
+        &mut status.conditions,
+        condition::READY,
+        ready,
+        next.reason,
+        conditions::truncate(words, MAX_READY),
+        generation,
+        now,
+    );
     intact(&mut status, input.preimage.fault.as_deref(), generation, now);
     status
 }

@@ -340,7 +340,7 @@ fn withdrawal_is_observed_or_nothing_happens() {
         [Preimage::default(), Preimage { spent: true, ..Case::withdrawn(OnWithdrawal::Restore, None).preimage }]
     {
         let case = Case { preimage, ..Case::withdrawn(OnWithdrawal::Restore, observed()) };
-        case.leads_to(Phase::Observed, reason::WITHDRAWN, "nothing had been written");
+        case.leads_to(Phase::Observed, reason::WITHDRAWN, "nothing of wintune's is in it");
     }
     // Once restored it stays so.
     let mut case = Case { preimage: Preimage::default(), ..Case::withdrawn(OnWithdrawal::Restore, observed()) };

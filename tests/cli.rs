@@ -501,7 +501,7 @@ fn a_policy_decides_as_it_does_in_the_cluster() {
         ("  overrides", "  apply: {windows: []}\n  overrides", "apply.windows is not acted on"),
         ("  overrides", "  measure: {}\n  overrides", "measure is not acted on"),
         ("  overrides", "  disks: {bus: VirtioWhenReady}\n  overrides", "disks.bus: only Keep"),
-        ("  overrides", "  profile: fast\n  overrides", "spec.profile: \"fast\" is not known"),
+        ("  overrides", "  profile: fast\n  overrides", "spec.profile: \"fast\" is not one of migration-safe"),
         ("{matchLabels: {tier: db}}", "{matchExpressions: [{key: a, operator: Near}]}", "spec.selector"),
         ("  selector: {matchLabels: {tier: db}}\n", "", "missing field `selector`"),
         ("spec:", "spec: null\nstatus:", "spec: "),
@@ -678,5 +678,5 @@ fn a_policys_fault_names_its_field() {
         "apiVersion: wintune.dev/v1alpha1\nkind: WindowsTuning\nmetadata: {name: a}\nspec: {selector: {}, apply: {mode: Always}}\n",
     );
     desk.run(&["plan", "-f", &vm, "--policy", &policy])
-        .fails(1, &["policy.yaml, document 1: spec.apply.mode: unknown variant"]);
+        .fails(1, &["policy.yaml, document 1: spec.apply.mode: \"Always\" is not one of Propose, WhenStopped"]);
 }

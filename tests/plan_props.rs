@@ -847,7 +847,7 @@ fn a_forged_pre_image_is_refused_or_harmless() {
     let entry = (pointer.clone(), option::of(value.clone()), value).prop_map(|(at, was, now)| Entry { at, was, now });
     let uid = prop_oneof![9 => Just(UID.to_owned()), 1 => any::<String>()];
     let forged = (uid, vec(entry, 0..4), vec(pointer, 0..3)).prop_map(|(vm_uid, entries, created)| {
-        patch::to_annotation(&Applied { vm_uid, state: AppliedState::Written, entries, created })
+        patch::to_annotation(&Applied { vm_uid, state: AppliedState::Written, asked_by: None, entries, created })
     });
     let cut = (any::<prop::sample::Index>(), 0..3_u8, any::<char>());
     check((stored(), forged, any::<String>(), vec(cut, 1..4)), |(object, forged, any, cuts)| {

@@ -36,6 +36,8 @@ pub mod reason {
     pub const WAITING: &str = "Waiting";
     /// Nothing of the plan may be written.
     pub const REFUSED: &str = "Refused";
+    /// A write failed for a reason that may pass; it is tried again.
+    pub const WRITE_FAILED: &str = "WriteFailed";
     /// The cluster refused the dry run.
     pub const CLUSTER_REFUSED: &str = "ClusterRefused";
     /// Another writer took back what we had written; it is left alone.

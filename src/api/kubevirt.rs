@@ -7,15 +7,17 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference, Time};
 use kube::api::ObjectMeta;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use super::conditions::truncate;
+
 /// `kubevirt.io/v1` VirtualMachine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct VirtualMachine {
-    /// Without managedFields and finalizers.
+    /// Without finalizers, foreign annotations and what managers own.
     #[serde(deserialize_with = "slim_meta")]
     pub metadata: ObjectMeta,
     /// The whole spec as text.
@@ -112,6 +114,16 @@ pub struct Namespace {
     pub metadata: ObjectMeta,
 }
 
+/// Longer than any annotation of ours; a pre-image that is cut here is refused as too long.
+const MAX_ANNOTATION: usize = 20 * 1024;
+
+/// Whether an annotation is ever looked at.
+fn is_read(key: &str) -> bool {
+    key.starts_with("wintune.dev/")
+        || crate::plan::detect::annotation_keys().any(|k| k == key)
+        || crate::plan::owners::annotation_keys().any(|k| k == key)
+}
+
 /// Parses metadata without ever building the parts that we do not read.
 fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize, Default)]
@@ -127,6 +139,12 @@ fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D
         labels: Option<BTreeMap<String, String>>,
         annotations: Option<BTreeMap<String, String>>,
         owner_references: Option<Vec<OwnerReference>>,
+        managed_fields: Option<Vec<Manager>>,
+    }
+    /// Who wrote, without what: the fields are most of an object's weight.
+    #[derive(Deserialize)]
+    struct Manager {
+        manager: Option<String>,
     }
     let slim = Slim::deserialize(deserializer)?;
     Ok(ObjectMeta {
@@ -138,12 +156,22 @@ fn slim_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D
         creation_timestamp: slim.creation_timestamp,
         deletion_timestamp: slim.deletion_timestamp,
         labels: slim.labels,
+        // Anybody may write any annotation to any VM: only what is read is kept, and no more of it than has a meaning.
         annotations: slim.annotations.map(|mut all| {
-            // A whole manifest, kept by kubectl apply; nothing we read is only there.
-            all.remove("kubectl.kubernetes.io/last-applied-configuration");
+            all.retain(|key, _| is_read(key));
+            all.values_mut().filter(|v| v.len() > MAX_ANNOTATION).for_each(|v| {
+                *v = truncate(v, MAX_ANNOTATION).to_owned();
+            });
             all
         }),
         owner_references: slim.owner_references,
+        managed_fields: slim.managed_fields.map(|all| {
+            let mut names: Vec<Option<String>> = all.into_iter().map(|m| m.manager).collect();
+            names.sort();
+            names.dedup();
+            let entry = |manager| ManagedFieldsEntry { manager, ..ManagedFieldsEntry::default() };
+            names.into_iter().map(entry).collect()
+        }),
         ..ObjectMeta::default()
     })
 }
@@ -193,15 +221,16 @@ mod tests {
 
     const VM: &str = r#"{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachine","metadata":{"name":"a","namespace":"b",
         "uid":"u","generation":3,"managedFields":[{"manager":"x","fieldsV1":{"f:spec":{}}}],
-        "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}","k":"v"}},
+        "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}","k":"v","wintune.dev/tune":"true"}},
         "spec":{"runStrategy":"Halted",  "template":{"spec":{"domain":{"devices":{}}}}},"status":{"printableStatus":"Stopped"}}"#;
 
     #[test]
     fn the_spec_keeps_its_bytes_and_metadata_loses_its_weight() {
         let vm: VirtualMachine = serde_json::from_str(VM).unwrap();
         assert_eq!(vm.spec.get(), r#"{"runStrategy":"Halted",  "template":{"spec":{"domain":{"devices":{}}}}}"#);
-        assert!(vm.metadata.managed_fields.is_none());
-        assert_eq!(vm.metadata.annotations.unwrap().len(), 1);
+        let managers = vm.metadata.managed_fields.unwrap();
+        assert_eq!((managers[0].manager.as_deref(), &managers[0].fields_v1), (Some("x"), &None));
+        assert_eq!(vm.metadata.annotations.unwrap().into_keys().collect::<Vec<_>>(), ["wintune.dev/tune"]);
         assert!(!vm.status.created);
     }
 

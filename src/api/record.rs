@@ -88,6 +88,10 @@ pub struct RecordStatus {
     /// The policy or annotation that decides, as it was last read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyRef>,
+    /// What the guest agent said last of the operating system: it is asked while the VM runs and needed when it does
+    /// not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_os: Option<String>,
     /// Whether this is Windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detection: Option<DetectionSummary>,
@@ -188,6 +192,10 @@ pub struct Applied {
     pub vm_uid: String,
     /// `Announced` before the write, `Written` after it. Announced alone means that the write may have happened.
     pub state: AppliedState,
+    /// For whom it was written: UID and generation of the policy, or `annotation`. What another writer takes back is
+    /// left alone for as long as the same asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<String>,
     /// One entry for each value, in the order of their pointers.
     pub entries: Vec<Entry>,
     /// Objects that did not exist before and that only hold our values, outermost first.

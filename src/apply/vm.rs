@@ -51,6 +51,8 @@ pub struct Change<'a> {
     pub change: &'a patch::Change,
     /// What earlier writes replaced.
     pub earlier: Option<&'a Applied>,
+    /// For whom, as the pre-image keeps it.
+    pub asked_by: String,
     /// The status to announce the write with.
     pub announce: RecordStatus,
     /// The record, where there is one.
@@ -62,9 +64,10 @@ pub struct Change<'a> {
 /// # Errors
 /// When the cluster refuses, when something changed meanwhile, or when there is no answer.
 pub async fn write(client: &Client, writer: &Writer, change: Change<'_>) -> Result<Written, ApplyError> {
-    let Change { vm, change, earlier, announce, record } = change;
+    let Change { vm, change, earlier, asked_by, announce, record } = change;
     let uid = vm.uid.clone().unwrap_or_default();
     let mut applied = patch::merge(earlier, &uid, change);
+    applied.asked_by = Some(asked_by);
     let mut request = patch::apply_patch(vm, change, &applied);
     let mut answer = answered(send(client, writer, Target::VmDryRun, vm, &request).await?)?;
     let companions = patch::companions(&change.domain, answer.domain(), &change.created);
@@ -85,6 +88,8 @@ pub async fn write(client: &Client, writer: &Writer, change: Change<'_>) -> Resu
     let record = record::ensure(client, writer, vm, record).await?;
     let record =
         record::update(client, writer, record, RecordStatus { applied: Some(applied.clone()), ..announce }).await?;
+    // The guards of the patch watch the VM; that nobody made an instance of it meanwhile has to be asked.
+    not_started(client, vm).await?;
     let object = send(client, writer, Target::Vm, vm, &request).await?;
     applied.state = AppliedState::Written;
     Ok(Written { object, record, applied, beside })
@@ -102,8 +107,23 @@ pub async fn restore(
     applied: &Applied,
 ) -> Result<Value, WriteError> {
     let request = patch::undo_patch(vm, undo, applied);
-    send(client, writer, Target::VmDryRun, vm, &request).await?;
+    let answer = send(client, writer, Target::VmDryRun, vm, &request).await?;
+    let answer = Vm::from_object(&answer).map_err(|e| WriteError::Failed(e.to_string()))?;
+    let differs = |at: &&String| json::at(answer.domain(), at) != json::at(&undo.domain, at);
+    if let Some(at) = undo.restored.iter().find(differs) {
+        let field = at.trim_start_matches('/').replace('/', ".");
+        return Err(WriteError::Refused(format!("a webhook would not let {field} go back")));
+    }
+    not_started(client, vm).await?;
     send(client, writer, Target::Vm, vm, &request).await
+}
+
+async fn not_started(client: &Client, vm: &Vm) -> Result<(), WriteError> {
+    match live::instance_exists(client, &vm.namespace, &vm.name).await {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(WriteError::Changed("the VM was started".to_owned())),
+        Err(error) => Err(WriteError::Failed(error.to_string())),
+    }
 }
 
 async fn send(client: &Client, writer: &Writer, target: Target, vm: &Vm, patch: &Patch) -> Result<Value, WriteError> {

@@ -46,8 +46,11 @@ pub enum WriteError {
     #[error("not the leader")]
     NotLeader,
     /// No answer in time: the write may have happened.
-    #[error("no answer within {} s", TIMEOUT.as_secs())]
-    TimedOut,
+    #[error("no answer within {} s to the write of: {target}", TIMEOUT.as_secs())]
+    TimedOut {
+        /// Label of what was written.
+        target: &'static str,
+    },
     /// Someone else wrote in between, or a `test` of the patch failed: read again.
     #[error("changed meanwhile: {0}")]
     Changed(String),
@@ -55,7 +58,7 @@ pub enum WriteError {
     #[error("gone: {0}")]
     Gone(String),
     /// A webhook or the schema refused, in these words.
-    #[error("refused: {0}")]
+    #[error("{0}")]
     Refused(String),
     /// Our account may not.
     #[error("forbidden: {0}")]
@@ -70,7 +73,7 @@ impl WriteError {
     pub fn label(&self) -> &'static str {
         match self {
             Self::NotLeader => "not-leader",
-            Self::TimedOut => "timed-out",
+            Self::TimedOut { .. } => "timed-out",
             Self::Changed(_) => "changed",
             Self::Gone(_) => "gone",
             Self::Refused(_) => "refused",
@@ -89,10 +92,11 @@ impl WriteError {
         let words = status.message.clone();
         let by_webhook = words.contains("admission webhook") || words.contains("ValidatingAdmissionPolicy");
         match status.code {
+            // A webhook may deny with any code; its words tell it from the API server's own.
+            400..=499 if by_webhook && status.code != 429 => Self::Refused(words),
             409 => Self::Changed(words),
             422 if words.contains(FAILED_TEST) => Self::Changed(words),
             404 => Self::Gone(words),
-            400..=499 if by_webhook && status.code != 429 => Self::Refused(words),
             400 | 422 => Self::Refused(words),
             401 | 403 => Self::Forbidden(words),
             _ => Self::Failed(words),
@@ -130,12 +134,12 @@ impl Writer {
         target: Target,
         write: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, WriteError> {
-        let result = self.gated(write).await;
+        let result = self.gated(target, write).await;
         self.metrics.write(target.label(), result.as_ref().map_or_else(WriteError::label, |_| "ok"));
         result
     }
 
-    async fn gated<T>(&self, write: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
+    async fn gated<T>(&self, target: Target, write: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
         if !self.leads() {
             return Err(WriteError::NotLeader);
         }
@@ -146,7 +150,7 @@ impl Writer {
         }
         match timeout(TIMEOUT, write).await {
             Ok(answer) => answer.map_err(WriteError::from_kube),
-            Err(_) => Err(WriteError::TimedOut),
+            Err(_) => Err(WriteError::TimedOut { target: target.label() }),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::api::record::PolicyKind;
 use crate::api::tuning::{ClusterWindowsTuning, ClusterWindowsTuningSpec, WindowsTuning, WindowsTuningSpec};
 use crate::observe::index;
 use crate::plan::consent::{Policy, PolicyView};
+use crate::plan::detect::printable;
 use crate::plan::facts::{ManifestError, Vm};
 use crate::plan::json;
 
@@ -185,13 +186,45 @@ fn strict<T: serde::de::DeserializeOwned>(object: &Value, crd: &CustomResourceDe
     if let Some(field) = unknown.or_else(|| unknown_field(&spec, &schema, "spec")) {
         return Err(format!("{field} is not a field of this kind"));
     }
-    serde_path_to_error::deserialize(spec.into_deserializer()).map_err(
-        |e: serde_path_to_error::Error<serde_json::Error>| {
-            let path = e.path().to_string();
-            let field = if path == "." { "spec".to_owned() } else { format!("spec.{path}") };
-            format!("{field}: {}", e.inner())
-        },
-    )
+    if let Some(fault) = misfit(&spec, &schema, "spec") {
+        return Err(fault);
+    }
+    T::deserialize(spec.into_deserializer()).map_err(|e: serde_json::Error| format!("spec: {e}"))
+}
+
+/// The first value that is of another type than its schema says, or none of the words that it lists.
+fn misfit(value: &Value, schema: &Value, path: &str) -> Option<String> {
+    let expected = schema.get("type").and_then(Value::as_str);
+    let fits = match (expected, value) {
+        (_, Value::Null) | (None, _) => true,
+        (Some("object"), v) => v.is_object(),
+        (Some("array"), v) => v.is_array(),
+        (Some("string"), v) => v.is_string(),
+        (Some("boolean"), v) => v.is_boolean(),
+        (Some("integer"), v) => v.is_i64() || v.is_u64(),
+        (Some(_), _) => true,
+    };
+    if !fits {
+        return Some(format!("{path} is not of type {}", expected.unwrap_or_default()));
+    }
+    if let (Some(words), Value::String(word)) = (schema.get("enum").and_then(Value::as_array), value)
+        && !words.contains(value)
+    {
+        let known: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+        return Some(format!("{path}: {:?} is not one of {}", printable(word), known.join(", ")));
+    }
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let field =
+                schema.get("properties").and_then(|p| p.get(key)).or_else(|| schema.get("additionalProperties"))?;
+            misfit(value, field, &format!("{path}.{key}"))
+        }),
+        Value::Array(items) => {
+            let item = |(index, value)| misfit(value, schema.get("items")?, &format!("{path}[{index}]"));
+            items.iter().enumerate().find_map(item)
+        }
+        _ => None,
+    }
 }
 
 /// The first field of a value that its schema does not have.

@@ -1,6 +1,7 @@
 //! `wintune plan` and what it shares with `explain`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use super::input::{self, InputError, Manifest, PolicyFile};
 use serde_json::Value;
@@ -117,7 +118,7 @@ fn asked(
             PolicyKind::ClusterWindowsTuning => &mut policies.cluster,
             _ => &mut policies.namespaced,
         };
-        list.push(Policy::Readable(Box::new(file.view.clone())));
+        *list = Arc::new(vec![Policy::Readable(Box::new(file.view.clone()))]);
     }
     let consent = decide(Marks { labels: &vm.labels, annotations: &vm.annotations }, &policies);
     let by_annotation = matches!(&consent, Consent::Given(given) if given.by.kind == PolicyKind::Annotation);

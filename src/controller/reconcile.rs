@@ -12,6 +12,7 @@ use super::metrics::Metrics;
 use crate::api::conditions::reason;
 use crate::api::kubevirt::VirtualMachine;
 use crate::api::record::{Applied, AppliedState, Phase, TunedVirtualMachine};
+use crate::api::tuning::OnWithdrawal;
 use crate::apply::events::Events;
 use crate::apply::vm::{ApplyError, Change, Written};
 use crate::apply::writer::{WriteError, Writer};
@@ -120,15 +121,16 @@ fn resync() -> Action {
 
 async fn look(vm: &VirtualMachine, context: &Context) -> Result<(&'static str, Action), ReconcileError> {
     let decided = decide(context.stores.snapshot(vm)?, context).await?;
-    if decided.snapshot.stale_record && decided.snapshot.record.is_none() {
-        tracing::debug!(name = %vm.name_any(), "a record of an earlier VM is still there");
-        return Ok(("stale-record", Action::requeue(Duration::from_secs(5))));
+    if let Some(why) = &decided.snapshot.foreign_record {
+        if decided.step != Step::Nothing || matches!(decided.snapshot.consent, Consent::Frozen { .. }) {
+            context.events.publish(&decided.snapshot.facts.vm, true, "Check", reason::FROZEN, why).await;
+        }
+        return Ok(("foreign-record", Action::requeue(Duration::from_secs(60))));
     }
     match &decided.step {
         Step::Nothing => Ok(("nothing", Action::await_change())),
         Step::Record(next) => {
-            let next = next.clone();
-            record_next(&decided, &next, context).await?;
+            record_next(&decided, next, context).await?;
             Ok(("recorded", resync()))
         }
         Step::Write | Step::Restore => {
@@ -146,12 +148,38 @@ async fn look(vm: &VirtualMachine, context: &Context) -> Result<(&'static str, A
             if fresh.step != decided.step {
                 return Ok(("changed", Action::requeue(CATCH_UP)));
             }
-            match fresh.step {
-                Step::Restore => restore(fresh, context).await?,
-                _ => write(fresh, context).await?,
+            // So is the policy: a watch that fails leaves its store as it was.
+            if let Consent::Given(given) = &fresh.snapshot.consent
+                && !live::unchanged(&context.client, &given.by, &fresh.snapshot.facts.vm.namespace).await?
+            {
+                return Ok(("changed", Action::requeue(CATCH_UP)));
             }
-            Ok(("written", resync()))
+            let result = match fresh.step {
+                Step::Restore => restore(&fresh, context).await,
+                _ => write(&fresh, context).await,
+            };
+            if let Err(error) = &result {
+                say_failed(&fresh, error, context).await;
+            }
+            result.map(|()| ("written", resync()))
         }
+    }
+}
+
+/// Leaves a trace of a write that fails, for whoever looks at the VM and not at our log.
+async fn say_failed(decided: &Decided, error: &ReconcileError, context: &Context) {
+    // Read again and planned again at once, or nobody is there to read it.
+    if let ReconcileError::Write(WriteError::Changed(_) | WriteError::Gone(_) | WriteError::NotLeader)
+    | ReconcileError::Apply(ApplyError::Write(
+        WriteError::Changed(_) | WriteError::Gone(_) | WriteError::NotLeader,
+    )) = error
+    {
+        return;
+    }
+    let next = format!("a write failed and is tried again: {error}");
+    let next = Next { phase: Phase::Waiting, reason: reason::WRITE_FAILED, next };
+    if let Err(error) = record_next(decided, &next, context).await {
+        tracing::debug!(%error, "the failure is not recorded either");
     }
 }
 
@@ -174,6 +202,8 @@ async fn decide(mut snapshot: Snapshot, context: &Context) -> Result<Decided, Re
         record: snapshot.status(),
         preimage: &preimage,
         withdrawal: withdrawal.as_ref(),
+        last_words: last_words(&snapshot, context),
+        refusal_expired: refusal_expired(&snapshot),
     });
     Ok(Decided { snapshot, plan, preimage, step })
 }
@@ -184,6 +214,10 @@ async fn withdrawal(snapshot: &Snapshot, preimage: &Preimage, context: &Context)
     let policy = snapshot.status()?.policy.as_ref()?;
     if snapshot.consent != Consent::None || preimage.applied.is_none() {
         return None;
+    }
+    // Nothing is restored then, so nothing has to be certain.
+    if last_words(snapshot, context).unwrap_or(policy.on_withdrawal) == OnWithdrawal::Keep {
+        return Some(Withdrawal::Observed);
     }
     // Readable and in force, and yet it does not select this VM: that is a withdrawal as seen.
     if policy.uid.as_ref().is_some_and(|uid| context.stores.policies().has(uid)) {
@@ -201,12 +235,28 @@ fn input<'a>(decided: &'a Decided) -> Input<'a> {
         record: decided.snapshot.status(),
         preimage: &decided.preimage,
         withdrawal: None,
+        last_words: None,
+        refusal_expired: false,
     }
+}
+
+/// What the recorded policy said of its withdrawal when it was last seen.
+fn last_words(snapshot: &Snapshot, context: &Context) -> Option<OnWithdrawal> {
+    context.stores.last_words(snapshot.status()?.policy.as_ref()?.uid.as_ref()?)
+}
+
+/// A refusal is asked again after this long: the webhook's reason may be gone without a trace on the VM.
+const REFUSAL_HOLDS: i64 = 3600;
+
+fn refusal_expired(snapshot: &Snapshot) -> bool {
+    let since = snapshot.status().and_then(|s| s.since.as_ref());
+    since.is_some_and(|t| Timestamp::now().as_second() - t.0.as_second() > REFUSAL_HOLDS)
 }
 
 /// Brings the record up to date, and tells of a change of phase.
 async fn record_next(decided: &Decided, next: &Next, context: &Context) -> Result<TunedVirtualMachine, ReconcileError> {
-    let status = status::status(&input(decided), next, Timestamp::now());
+    let mut status = status::status(&input(decided), next, Timestamp::now());
+    status.guest_os.clone_from(&decided.snapshot.facts.guest_os);
     let vm = &decided.snapshot.facts.vm;
     let before = decided.snapshot.status();
     let news = before.is_none_or(|b| b.phase != next.phase || b.next != status.next);
@@ -236,28 +286,28 @@ async fn record_next(decided: &Decided, next: &Next, context: &Context) -> Resul
     Ok(record)
 }
 
+const REFUSED: &str = "the cluster refuses, and is asked again when the VM or its policy changes, or in an hour: ";
+
 /// Writes the plan into the VM, and says what came of it.
-async fn write(decided: Decided, context: &Context) -> Result<(), ReconcileError> {
-    let Some(Ok(plan)) = &decided.plan else { return Ok(()) };
+async fn write(decided: &Decided, context: &Context) -> Result<(), ReconcileError> {
+    let (Some(Ok(plan)), Consent::Given(given)) = (&decided.plan, &decided.snapshot.consent) else { return Ok(()) };
     let vm = &decided.snapshot.facts.vm;
     let announce = Next { phase: Phase::Applying, reason: reason::WAITING, next: "being written".to_owned() };
     let change = Change {
         vm,
         change: &plan.change,
         earlier: decided.preimage.applied.as_ref(),
-        announce: status::status(&input(&decided), &announce, Timestamp::now()),
+        asked_by: rollout::stamp(&given.by),
+        announce: status::status(&input(decided), &announce, Timestamp::now()),
         record: decided.snapshot.record.clone(),
     };
     let Written { object, record, applied, beside } =
         match vm_writer::write(&context.client, &context.writer, change).await {
             Ok(written) => written,
             Err(error @ (ApplyError::Write(WriteError::Refused(_)) | ApplyError::Dropped(_))) => {
-                let next = Next {
-                    phase: Phase::Refused,
-                    reason: reason::CLUSTER_REFUSED,
-                    next: format!("the cluster refused: {error}"),
-                };
-                record_next(&decided, &next, context).await?;
+                let next =
+                    Next { phase: Phase::Refused, reason: reason::CLUSTER_REFUSED, next: format!("{REFUSED}{error}") };
+                record_next(decided, &next, context).await?;
                 return Ok(());
             }
             Err(error) => return Err(ReconcileError::Apply(error)),
@@ -274,7 +324,7 @@ async fn write(decided: Decided, context: &Context) -> Result<(), ReconcileError
 }
 
 /// Undoes what was written, and says what stayed.
-async fn restore(decided: Decided, context: &Context) -> Result<(), ReconcileError> {
+async fn restore(decided: &Decided, context: &Context) -> Result<(), ReconcileError> {
     let vm = &decided.snapshot.facts.vm;
     let Some(applied) = &decided.preimage.applied else { return Ok(()) };
     if let Err(error) = patch::check(applied, vm.uid.as_deref().unwrap_or_default()) {
@@ -283,11 +333,19 @@ async fn restore(decided: Decided, context: &Context) -> Result<(), ReconcileErr
             reason: reason::NEEDS_HUMAN,
             next: format!("the pre-image is refused: {error}"),
         };
-        record_next(&decided, &next, context).await?;
+        record_next(decided, &next, context).await?;
         return Ok(());
     }
     let undo = patch::undo(vm.domain(), applied);
-    let object = vm_writer::restore(&context.client, &context.writer, vm, &undo, applied).await?;
+    let object = match vm_writer::restore(&context.client, &context.writer, vm, &undo, applied).await {
+        Err(WriteError::Refused(words)) => {
+            let next = format!("to be restored, but {REFUSED}{words}");
+            let next = Next { phase: Phase::NeedsHuman, reason: reason::CLUSTER_REFUSED, next };
+            record_next(decided, &next, context).await?;
+            return Ok(());
+        }
+        object => object?,
+    };
     let kept = match undo.kept.as_slice() {
         [] => String::new(),
         kept => format!("; changed by others since, and left alone: {}", kept.join(", ")),

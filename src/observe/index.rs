@@ -45,7 +45,10 @@ fn view(
 ) -> Policy {
     let name = meta.name.clone().unwrap_or_default();
     let unreadable = |why: String| Policy::Unreadable { kind, name: name.clone(), why };
-    let read = |s: &LabelSelector| Selector::try_from(s.clone()).map_err(|e| e.to_string());
+    let read = |s: &LabelSelector| match vain(s) {
+        Some(why) => Err(why),
+        None => Selector::try_from(s.clone()).map_err(|e| e.to_string()),
+    };
     let selector = match read(selector) {
         Ok(selector) => selector,
         Err(why) => return unreadable(format!("spec.selector: {why}")),
@@ -73,6 +76,18 @@ fn view(
         limits,
         tuning,
     }))
+}
+
+/// What Kubernetes itself would refuse of a selector: `NotIn` of nothing would cover every VM.
+fn vain(selector: &LabelSelector) -> Option<String> {
+    selector.match_expressions.iter().flatten().find_map(|e| {
+        let values = e.values.as_deref().unwrap_or_default().len();
+        match e.operator.as_str() {
+            "In" | "NotIn" if values == 0 => Some(format!("{} {} needs values", e.key, e.operator)),
+            "Exists" | "DoesNotExist" if values > 0 => Some(format!("{} {} takes no values", e.key, e.operator)),
+            _ => None,
+        }
+    })
 }
 
 /// A `WindowsTuning` as the planner wants it.
@@ -108,10 +123,10 @@ fn unreadable(kind: PolicyKind, invalid: &kube::core::error_boundary::InvalidObj
 }
 
 /// What may decide for the VMs of each namespace, worked out whenever a policy changes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyIndex {
-    namespaced: BTreeMap<String, Vec<Policy>>,
-    cluster: Vec<Policy>,
+    namespaced: BTreeMap<String, Arc<Vec<Policy>>>,
+    cluster: Arc<Vec<Policy>>,
 }
 
 impl PolicyIndex {
@@ -120,13 +135,19 @@ impl PolicyIndex {
         tunings: &Store<DeserializeGuard<WindowsTuning>>,
         cluster_tunings: &Store<DeserializeGuard<ClusterWindowsTuning>>,
     ) -> Self {
-        let mut index =
-            Self { cluster: cluster_tunings.state().iter().map(|p| cluster(p)).collect(), ..Self::default() };
+        let mut namespaced: BTreeMap<String, Vec<Policy>> = BTreeMap::new();
         for policy in tunings.state() {
             let namespace = policy.meta().namespace.clone().unwrap_or_default();
-            index.namespaced.entry(namespace).or_default().push(namespaced(&policy));
+            namespaced.entry(namespace).or_default().push(self::namespaced(&policy));
         }
-        index
+        let mut cluster: Vec<Policy> = cluster_tunings.state().iter().map(|p| self::cluster(p)).collect();
+        // A store has no order; sorted, two indexes are equal when the policies are.
+        cluster.sort_by(|a, b| a.name().cmp(b.name()));
+        let sorted = |(namespace, mut policies): (String, Vec<Policy>)| {
+            policies.sort_by(|a, b| a.name().cmp(b.name()));
+            (namespace, Arc::new(policies))
+        };
+        Self { namespaced: namespaced.into_iter().map(sorted).collect(), cluster: Arc::new(cluster) }
     }
 
     /// What may decide in one namespace.
@@ -140,7 +161,7 @@ impl PolicyIndex {
 
     /// Whether a readable policy with this UID is in force.
     pub fn has(&self, uid: &str) -> bool {
-        let all = self.namespaced.values().flatten().chain(&self.cluster);
-        all.into_iter().any(|p| matches!(p, Policy::Readable(view) if view.uid == uid))
+        let mut all = self.namespaced.values().chain([&self.cluster]).flat_map(|policies| policies.iter());
+        all.any(|p| matches!(p, Policy::Readable(view) if view.uid == uid))
     }
 }

@@ -77,6 +77,25 @@ pub async fn instance_exists(client: &Client, namespace: &str, name: &str) -> Re
     Ok(bounded("VirtualMachineInstance", api.get_metadata_opt(name)).await?.is_some())
 }
 
+/// Whether the policy that decides is still what the caches say. An annotation was read with the VM itself.
+///
+/// # Errors
+/// When the API server cannot be asked.
+pub async fn unchanged(client: &Client, policy: &PolicyRef, namespace: &str) -> Result<bool, ReadError> {
+    let found = match policy.kind {
+        PolicyKind::Annotation => return Ok(true),
+        PolicyKind::WindowsTuning => {
+            let api: Api<WindowsTuning> = Api::namespaced(client.clone(), namespace);
+            bounded("WindowsTuning", api.get_metadata_opt(&policy.name)).await?.map(|p| p.metadata)
+        }
+        PolicyKind::ClusterWindowsTuning => {
+            let api: Api<ClusterWindowsTuning> = Api::all(client.clone());
+            bounded("ClusterWindowsTuning", api.get_metadata_opt(&policy.name)).await?.map(|p| p.metadata)
+        }
+    };
+    Ok(found.is_some_and(|meta| meta.uid == policy.uid && meta.generation == policy.generation))
+}
+
 /// Whether a policy was really withdrawn.
 ///
 /// A policy that is missing because its definition was deleted or is being deleted was not withdrawn by anybody, and

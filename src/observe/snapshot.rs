@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::preference::PreferenceRef;
 use super::watches::Stores;
+use crate::api::conditions::truncate;
 use crate::api::kubevirt::VirtualMachine;
 use crate::api::record::{PolicyKind, RecordStatus, TunedVirtualMachine};
 use crate::plan::consent::{self, Consent, Marks};
@@ -16,6 +17,9 @@ use crate::plan::facts::{Facts, ManifestError, Nodes, Vm};
 use crate::plan::json;
 use crate::plan::preference::Preference;
 use crate::rollout::Instance;
+
+/// The guest can say anything it likes; an id is a word.
+const MAX_GUEST_OS: usize = 64;
 
 /// Everything known of one VM at one moment.
 #[derive(Debug)]
@@ -30,8 +34,8 @@ pub struct Snapshot {
     pub instance: Instance,
     /// Its preference, which is read only where a plan is made.
     pub preference: Option<PreferenceRef>,
-    /// A record of an earlier VM with this name lies there; garbage collection takes it away.
-    pub stale_record: bool,
+    /// Why there is no record although one of this name lies there.
+    pub foreign_record: Option<String>,
 }
 
 impl Snapshot {
@@ -78,28 +82,39 @@ impl Stores {
         let of_this_name = ObjectRef::new(&vm.name).within(&vm.namespace);
         let vmi = self.instances.get(&of_this_name);
         instance.exists |= vmi.is_some();
-        let guest_os = vmi.and_then(|i| i.status.guest_os_info.id.clone()).filter(|id| !id.is_empty());
+        let says_now = vmi.and_then(|i| i.status.guest_os_info.id.clone()).filter(|id| !id.is_empty());
         let mut consent = self.consent(&vm.namespace, Marks { labels: &vm.labels, annotations: &vm.annotations });
         let found = self.records.get(&ObjectRef::new(&vm.name).within(&vm.namespace));
-        let (record, stale_record) = match found.as_deref() {
+        let (record, foreign_record) = match found.as_deref() {
             Some(DeserializeGuard(Ok(record))) if Some(&record.spec.vm_uid) == vm.uid.as_ref() => {
-                (Some(record.clone()), false)
+                (Some(record.clone()), None)
             }
-            Some(DeserializeGuard(Ok(_))) => (None, true),
+            Some(DeserializeGuard(Ok(_))) => {
+                let why = "the record of an earlier VM of this name is still there; delete it, if nobody collects it";
+                (None, Some(why.to_owned()))
+            }
             Some(DeserializeGuard(Err(invalid))) => {
-                consent = Consent::Frozen { why: format!("the record cannot be read: {}", invalid.error) };
-                (None, true)
+                let why = format!("the record cannot be read: {}", truncate(&invalid.error, 300));
+                consent = Consent::Frozen { why: why.clone() };
+                (None, Some(why))
             }
-            None => (None, false),
+            None => (None, None),
         };
+        let status = record.as_ref().and_then(|r| r.status.as_ref());
+        // The agent is silent when the VM is stopped, which is when it could be written: what it said last counts.
+        let guest_os = says_now
+            .map(|id| truncate(&id, MAX_GUEST_OS).to_owned())
+            .or_else(|| status.and_then(|s| s.guest_os.clone()));
+        let applied = status.and_then(|s| s.applied.as_ref());
+        let ours = applied.map(|a| a.entries.iter().map(|e| e.at.clone()).collect()).unwrap_or_default();
         let consent_by_annotation = matches!(&consent, Consent::Given(g) if g.by.kind == PolicyKind::Annotation);
         let reference = PreferenceRef::of(&vm.spec, frozen);
         let preference = match &reference {
             None => Preference::None,
             Some(_) => Preference::Unread { why: "nothing was planned yet".to_owned() },
         };
-        let facts = Facts { vm, guest_os, nodes: Nodes::Known(self.pool()), preference, consent_by_annotation };
-        Snapshot { facts, consent, record, instance, preference: reference, stale_record }
+        let facts = Facts { vm, guest_os, nodes: Nodes::Known(self.pool()), preference, ours, consent_by_annotation };
+        Snapshot { facts, consent, record, instance, preference: reference, foreign_record }
     }
 
     /// Who decides for a VM with these marks.

@@ -16,14 +16,15 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector as reflect};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::sync::RwLock;
+use std::sync::{PoisonError, RwLock};
 
 use super::index::PolicyIndex;
 use crate::api::kubevirt::{Namespace, Node, VirtualMachine, VirtualMachineInstance};
 use crate::api::record::TunedVirtualMachine;
-use crate::api::tuning::{ClusterWindowsTuning, WindowsTuning};
+use crate::api::tuning::{ClusterWindowsTuning, OnWithdrawal, WindowsTuning};
 use crate::plan::facts::{NodePool, NodeView};
 
 /// Objects in one answer while listing; keeps the peak small when a cluster has thousands of VMs.
@@ -47,6 +48,9 @@ pub struct Stores {
     pub cluster_tunings: Store<DeserializeGuard<ClusterWindowsTuning>>,
     policies: RwLock<Arc<PolicyIndex>>,
     pool: RwLock<Arc<NodePool>>,
+    /// What each policy that was ever seen said of its withdrawal, by UID: its deletion carries its last words, and
+    /// records follow only at the rate of writes.
+    last_words: RwLock<HashMap<String, OnWithdrawal>>,
     synced: AtomicBool,
 }
 
@@ -117,12 +121,26 @@ impl Stores {
         self.pool.read().map(|p| p.clone()).unwrap_or_else(|poisoned| poisoned.into_inner().clone())
     }
 
-    fn rebuild_policies(&self) {
+    /// What a policy said of its withdrawal when it was last seen, alive or in its deletion.
+    pub fn last_words(&self, uid: &str) -> Option<OnWithdrawal> {
+        self.last_words.read().unwrap_or_else(PoisonError::into_inner).get(uid).copied()
+    }
+
+    fn hear(&self, uid: Option<&String>, on_withdrawal: OnWithdrawal) {
+        if let Some(uid) = uid {
+            self.last_words.write().unwrap_or_else(PoisonError::into_inner).insert(uid.clone(), on_withdrawal);
+        }
+    }
+
+    /// Returns whether the policies differ from before in a way that a decision can see: their status does not count.
+    fn rebuild_policies(&self) -> bool {
         let index = Arc::new(PolicyIndex::build(&self.tunings, &self.cluster_tunings));
+        let changed = *index != *self.policies();
         match self.policies.write() {
             Ok(mut slot) => *slot = index,
             Err(poisoned) => *poisoned.into_inner() = index,
         }
+        changed
     }
 
     /// Returns whether the nodes differ from before in a way that a plan can see.
@@ -161,6 +179,7 @@ pub fn start(client: &Client) -> Watches {
         cluster_tunings,
         policies: RwLock::default(),
         pool: RwLock::default(),
+        last_words: RwLock::default(),
         synced: AtomicBool::new(false),
     });
     let (sender, queue) = mpsc::unbounded();
@@ -169,8 +188,9 @@ pub fn start(client: &Client) -> Watches {
     let same = |sender: &Sender, _: &Stores, namespace: Option<&str>, name: &str| sender.send(name, namespace);
     let of_namespace = |sender: &Sender, stores: &Stores, _: Option<&str>, name: &str| sender.all(stores, Some(name));
     let policy = |sender: &Sender, stores: &Stores, namespace: Option<&str>, _: &str| {
-        stores.rebuild_policies();
-        sender.all(stores, namespace);
+        if stores.rebuild_policies() {
+            sender.all(stores, namespace);
+        }
     };
     let node = |sender: &Sender, stores: &Stores, _: Option<&str>, _: &str| {
         // Kubelets touch their node every few seconds; only what a plan reads may cost a pass over every VM.
@@ -179,19 +199,34 @@ pub fn start(client: &Client) -> Watches {
         }
     };
     let drivers = futures::future::join_all([
-        drive(Api::all(client.clone()), vm_writer, &sender, &stores, same),
-        drive(Api::all(client.clone()), instance_writer, &sender, &stores, same),
-        drive(Api::all(client.clone()), record_writer, &sender, &stores, same),
-        drive(Api::all(client.clone()), namespace_writer, &sender, &stores, of_namespace),
-        drive(Api::all(client.clone()), node_writer, &sender, &stores, node),
-        drive(Api::all(client.clone()), tuning_writer, &sender, &stores, policy),
-        drive(Api::all(client.clone()), cluster_writer, &sender, &stores, policy),
+        drive(Api::all(client.clone()), vm_writer, &sender, &stores, same, |_, _| {}),
+        drive(Api::all(client.clone()), instance_writer, &sender, &stores, same, |_, _| {}),
+        drive(Api::all(client.clone()), record_writer, &sender, &stores, same, |_, _| {}),
+        drive(Api::all(client.clone()), namespace_writer, &sender, &stores, of_namespace, |_, _| {}),
+        drive(Api::all(client.clone()), node_writer, &sender, &stores, node, |_, _| {}),
+        drive(Api::all(client.clone()), tuning_writer, &sender, &stores, policy, own_words),
+        drive(Api::all(client.clone()), cluster_writer, &sender, &stores, policy, cluster_words),
     ]);
     Watches { stores, queue, sender, drivers: drivers.map(|_| ()).boxed() }
 }
 
+fn own_words(stores: &Stores, policy: &DeserializeGuard<WindowsTuning>) {
+    if let DeserializeGuard(Ok(policy)) = policy {
+        stores.hear(policy.metadata.uid.as_ref(), policy.spec.tuning.on_withdrawal);
+    }
+}
+
+fn cluster_words(stores: &Stores, policy: &DeserializeGuard<ClusterWindowsTuning>) {
+    if let DeserializeGuard(Ok(policy)) = policy {
+        stores.hear(policy.metadata.uid.as_ref(), policy.spec.tuning.on_withdrawal);
+    }
+}
+
 /// What one kind's events mean for VMs: sender, stores, namespace and name of the object.
 type Concerns = fn(&Sender, &Stores, Option<&str>, &str);
+
+/// What is remembered of an object itself, deleted ones included.
+type Remember<K> = fn(&Stores, &K);
 
 /// Fills one store and tells the queue.
 fn drive<K>(
@@ -200,6 +235,7 @@ fn drive<K>(
     sender: &Sender,
     stores: &Arc<Stores>,
     concerns: Concerns,
+    remember: Remember<K>,
 ) -> BoxFuture<'static, ()>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -211,7 +247,9 @@ where
     async move {
         while let Some(event) = events.next().await {
             match event {
+                Ok(Event::InitApply(object)) => remember(&stores, &object),
                 Ok(Event::Apply(object) | Event::Delete(object)) => {
+                    remember(&stores, &object);
                     concerns(&sender, &stores, object.meta().namespace.as_deref(), &object.name_any());
                 }
                 // A list that was made anew may lack objects whose deletion was never seen: look at every VM once.

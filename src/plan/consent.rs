@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::{Selector, SelectorExt};
@@ -17,7 +18,7 @@ use crate::api::record::{PolicyKind, PolicyRef};
 use crate::api::tuning::{AnnotationConsent, Limits, Mode, OnWithdrawal, Tuning};
 
 /// A policy as far as it could be read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Policy {
     /// Understood.
     Readable(Box<PolicyView>),
@@ -32,8 +33,18 @@ pub enum Policy {
     },
 }
 
+impl Policy {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Readable(view) => &view.name,
+            Self::Unreadable { name, .. } => name,
+        }
+    }
+}
+
 /// A policy that was understood.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PolicyView {
     /// `WindowsTuning` or `ClusterWindowsTuning`.
     pub kind: PolicyKind,
@@ -59,9 +70,9 @@ pub struct PolicyView {
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     /// Policies of the namespace.
-    pub namespaced: Vec<Policy>,
+    pub namespaced: Arc<Vec<Policy>>,
     /// Policies of the cluster.
-    pub cluster: Vec<Policy>,
+    pub cluster: Arc<Vec<Policy>>,
     /// Labels of the namespace.
     pub namespace_labels: BTreeMap<String, String>,
 }
@@ -142,7 +153,7 @@ pub fn decide(vm: Marks<'_>, policies: &Policies) -> Consent {
     }
     for candidates in [&policies.namespaced, &policies.cluster] {
         let mut matching: Vec<&PolicyView> = Vec::new();
-        for policy in candidates {
+        for policy in candidates.iter() {
             match policy {
                 Policy::Unreadable { kind, name, why } => {
                     return Consent::Frozen { why: format!("{kind:?} {name} cannot be read: {why}") };
@@ -206,7 +217,7 @@ fn given(
 /// Limits that cover the namespace, each with the name of its policy.
 fn limits(policies: &Policies) -> Result<Vec<(&str, &Limits)>, String> {
     let mut limits = Vec::new();
-    for policy in &policies.cluster {
+    for policy in policies.cluster.iter() {
         match policy {
             Policy::Unreadable { name, why, .. } => {
                 return Err(format!("ClusterWindowsTuning {name}, which may limit this, cannot be read: {why}"));
@@ -223,6 +234,9 @@ fn limits(policies: &Policies) -> Result<Vec<(&str, &Limits)>, String> {
     Ok(limits)
 }
 
+/// As long as the name of any object of Kubernetes.
+const MAX_PROFILE: usize = 253;
+
 enum Annotations<'a> {
     Nothing,
     OptOut,
@@ -236,6 +250,9 @@ fn annotations(annotations: &BTreeMap<String, String>) -> Annotations<'_> {
     let ask = |name| Annotations::Ask((name, profile.unwrap_or(crate::api::tuning::DEFAULT_PROFILE)));
     match annotations.get(annotation::TUNE).map(String::as_str) {
         Some("false") => Annotations::OptOut,
+        _ if profile.is_some_and(|p| p.len() > MAX_PROFILE) => {
+            Annotations::Unreadable(format!("annotation {} is longer than any profile's name", annotation::PROFILE))
+        }
         Some("true") => ask(annotation::TUNE),
         Some(other) => Annotations::Unreadable(format!(
             "annotation {} is {:?}; it must be \"true\" or \"false\"",
@@ -296,11 +313,11 @@ mod tests {
     #[test]
     fn the_highest_priority_wins_and_among_equals_the_oldest() {
         let policies = Policies {
-            namespaced: vec![
+            namespaced: Arc::new(vec![
                 readable(policy("young", 5, 20)),
                 readable(policy("old", 5, 10)),
                 readable(policy("low", 1, 1)),
-            ],
+            ]),
             ..Policies::default()
         };
         let consent = decide(&[], &policies);
@@ -310,7 +327,7 @@ mod tests {
 
     #[test]
     fn an_opt_out_wins_over_everything_and_an_annotation_over_policies() {
-        let policies = Policies { namespaced: vec![readable(policy("a", 5, 1))], ..Policies::default() };
+        let policies = Policies { namespaced: Arc::new(vec![readable(policy("a", 5, 1))]), ..Policies::default() };
         let out =
             [("wintune.dev/tune", "false"), ("wintune.dev/reason", "vendor says no"), ("wintune.dev/profile", "x")];
         assert_eq!(decide(&out, &policies), Consent::OptedOut { reason: Some("vendor says no".to_owned()) });
@@ -325,9 +342,10 @@ mod tests {
     fn what_cannot_be_read_freezes() {
         let unreadable =
             || Policy::Unreadable { kind: PolicyKind::WindowsTuning, name: "b".to_owned(), why: "bad mode".to_owned() };
-        let policies = Policies { namespaced: vec![readable(policy("a", 5, 1)), unreadable()], ..Policies::default() };
+        let policies =
+            Policies { namespaced: Arc::new(vec![readable(policy("a", 5, 1)), unreadable()]), ..Policies::default() };
         assert!(matches!(decide(&[], &policies), Consent::Frozen { .. }));
-        let policies = Policies { cluster: vec![unreadable()], ..Policies::default() };
+        let policies = Policies { cluster: Arc::new(vec![unreadable()]), ..Policies::default() };
         assert!(matches!(decide(&[("wintune.dev/tune", "true")], &policies), Consent::Frozen { .. }));
         assert!(matches!(decide(&[("wintune.dev/tune", "yes")], &Policies::default()), Consent::Frozen { .. }));
     }
@@ -340,8 +358,8 @@ mod tests {
             cluster.limits = Some(limits);
             cluster.selector = Selector::from_iter([kube::core::Expression::Equal("never".to_owned(), "x".to_owned())]);
             Policies {
-                namespaced: vec![readable(policy("a", 5, 1))],
-                cluster: vec![readable(cluster)],
+                namespaced: Arc::new(vec![readable(policy("a", 5, 1))]),
+                cluster: Arc::new(vec![readable(cluster)]),
                 ..Policies::default()
             }
         };
@@ -363,7 +381,7 @@ mod tests {
         let mut cluster = policy("all", 100, 1);
         cluster.namespace_selector =
             Selector::from_iter([kube::core::Expression::Equal("team".to_owned(), "db".to_owned())]);
-        let policies = Policies { cluster: vec![readable(cluster)], ..Policies::default() };
+        let policies = Policies { cluster: Arc::new(vec![readable(cluster)]), ..Policies::default() };
         assert_eq!(decide(&[], &policies), Consent::None);
         let policies = Policies { namespace_labels: [("team".to_owned(), "db".to_owned())].into(), ..policies };
         assert_eq!(winner(&decide(&[], &policies)).by.name, "all");

@@ -155,6 +155,12 @@ pub fn detect(facts: &Facts) -> Result<Detection, DataError> {
     Ok(Detection { confidence, signs })
 }
 
+/// Keys of annotations that are signs.
+pub fn annotation_keys() -> impl Iterator<Item = &'static str> {
+    let rules = RULES.as_ref().map(Vec::as_slice).unwrap_or_default();
+    rules.iter().filter(|r| r.at == Place::Annotation).map(|r| r.key.as_str())
+}
+
 /// What the guest agent of every Windows reports as the system's id.
 const WINDOWS_ID: &str = "mswindows";
 
@@ -163,6 +169,8 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
     let vm = &facts.vm;
     let domain = vm.domain();
     let volumes = json::list(&vm.spec, "/template/spec/volumes");
+    // What we wrote ourselves is no evidence.
+    let ours = |pointer: &str| facts.ours.iter().any(|o| o == pointer);
     let one = |yes: bool, words: &str| if yes { vec![words.to_owned()] } else { Vec::new() };
     match rule.at {
         Place::Label | Place::Annotation => {
@@ -202,6 +210,7 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
                 .and_then(Value::as_object)
                 .into_iter()
                 .flatten()
+                .filter(|(name, _)| !ours(&format!("/features/hyperv/{name}")))
                 .filter(|(name, v)| known.contains(&name.as_str()) && json::state(Some(v), "enabled") == State::On)
                 .count();
             let words = if on == 1 { "feature is" } else { "features are" };
@@ -211,7 +220,8 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
         Place::Clock => {
             let timer = json::state(json::at(domain, "/clock/timer/hyperv"), "present");
             let misplaced = json::state(json::at(domain, "/resources/clock/timer/hyperv"), "present");
-            one(timer == State::On || misplaced == State::On, "the Hyper-V clock timer")
+            let timer = timer == State::On && !ours("/clock/timer/hyperv");
+            one(timer || misplaced == State::On, "the Hyper-V clock timer")
         }
         Place::Cdroms => {
             let cdroms =
@@ -226,7 +236,7 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
 }
 
 /// Text of others in our output: short, and without control characters that could repaint a terminal.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut clean: String = text.chars().take(80).map(|c| if c.is_control() { '?' } else { c }).collect();
     if text.chars().nth(80).is_some() {
         clean.push('…');

@@ -79,6 +79,10 @@ pub struct Vm {
     pub annotations: BTreeMap<String, String>,
     /// Whether the object has an annotations map at all: a patch must create it otherwise.
     pub has_annotations: bool,
+    /// Field managers that have written it; empty in a file without them.
+    pub managers: Vec<String>,
+    /// Kind and name of the object that controls it, such as a pool.
+    pub controller: Option<String>,
     /// The spec as it is.
     pub spec: Value,
 }
@@ -118,6 +122,17 @@ impl Vm {
             labels: strings("/metadata/labels"),
             annotations: strings("/metadata/annotations"),
             has_annotations: json::at(object, "/metadata/annotations").is_some(),
+            managers: json::list(object, "/metadata/managedFields")
+                .iter()
+                .filter_map(|m| json::text(m, "/manager").map(str::to_owned))
+                .collect(),
+            controller: json::list(object, "/metadata/ownerReferences")
+                .iter()
+                .find(|o| json::at(o, "/controller").and_then(Value::as_bool) == Some(true))
+                .map(|o| {
+                    let part = |p| json::text(o, p).unwrap_or_default();
+                    format!("{} {}", part("/kind"), part("/name"))
+                }),
             spec: spec.clone(),
         };
         vm.check_shape()?;
@@ -138,6 +153,13 @@ impl Vm {
             labels: meta.labels.clone().unwrap_or_default(),
             annotations: meta.annotations.clone().unwrap_or_default(),
             has_annotations: meta.annotations.is_some(),
+            managers: meta.managed_fields.iter().flatten().filter_map(|m| m.manager.clone()).collect(),
+            controller: meta
+                .owner_references
+                .iter()
+                .flatten()
+                .find(|o| o.controller == Some(true))
+                .map(|o| format!("{} {}", o.kind, o.name)),
             spec,
         };
         vm.check_shape()?;
@@ -214,14 +236,14 @@ pub struct NodeView {
 }
 
 const HYPERV_LABEL: &str = "hyperv.node.kubevirt.io/";
-/// virt-handler sets it to "true" while it is alive on a node (KubeVirt pkg/virt-handler/heartbeat).
+/// virt-handler sets it to "true" while it is alive on a node, else to "false" (KubeVirt pkg/virt-handler/heartbeat).
 const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
 
 impl NodePool {
-    /// Takes the nodes that carry KubeVirt's schedulable label, cordoned or not: a cordon ends.
+    /// Takes the nodes that carry KubeVirt's schedulable label, whatever it says, cordoned or not: a cordon ends, and
+    /// so does the absence of a virt-handler.
     pub fn new(nodes: impl IntoIterator<Item = NodeView>) -> Self {
-        let mut nodes: Vec<NodeView> =
-            nodes.into_iter().filter(|n| n.labels.get(SCHEDULABLE_LABEL).is_some_and(|v| v == "true")).collect();
+        let mut nodes: Vec<NodeView> = nodes.into_iter().filter(|n| n.labels.contains_key(SCHEDULABLE_LABEL)).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         let common = Self::common_of(nodes.iter());
         Self { nodes, common }
@@ -288,6 +310,8 @@ pub struct Facts {
     pub nodes: Nodes,
     /// What its preference gives it where it says nothing itself.
     pub preference: Preference,
+    /// Pointers that wintune itself wrote: they say nothing of the guest.
+    pub ours: Vec<String>,
     /// Whether this VM's own annotations are consent, within the cluster's limits.
     pub consent_by_annotation: bool,
 }
@@ -299,7 +323,7 @@ impl Facts {
             None => Preference::None,
             Some(_) => Preference::Unread { why: "there is no cluster to read it from".to_owned() },
         };
-        Self { vm, guest_os: None, nodes: Nodes::Assumed, preference, consent_by_annotation: false }
+        Self { vm, guest_os: None, nodes: Nodes::Assumed, preference, ours: Vec::new(), consent_by_annotation: false }
     }
 }
 

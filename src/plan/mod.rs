@@ -238,6 +238,13 @@ fn holds(facts: &Facts, detection: &Detection) -> Result<Vec<Hold>, DataError> {
             unblock: "compare with the preference; `kubectl get vm NAME -o yaml | wintune plan -f - -o patch` prints the patch".to_owned(),
         });
     }
+    if let Some(controller) = &facts.vm.controller {
+        holds.push(Hold {
+            rule: "controlled",
+            why: format!("{} controls this VM and would take a change back", detect::printable(controller)),
+            unblock: "change the template there".to_owned(),
+        });
+    }
     if let Some(owner) = owners::gitops(&facts.vm)? {
         holds.push(Hold {
             rule: "gitops-owner",

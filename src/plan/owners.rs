@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::facts::Vm;
+use super::json;
 use super::profile::{DataError, parse};
 
 /// A tool that owns a VM, and how that is known.
@@ -31,6 +32,7 @@ struct Mark {
 enum Place {
     Label,
     Annotation,
+    Manager,
 }
 
 static MARKS: LazyLock<Result<Vec<Mark>, DataError>> =
@@ -43,10 +45,20 @@ static MARKS: LazyLock<Result<Vec<Mark>, DataError>> =
 pub fn gitops(vm: &Vm) -> Result<Option<Owner>, DataError> {
     let marks = MARKS.as_ref().map_err(Clone::clone)?;
     Ok(marks.iter().find_map(|mark| {
-        let (what, map) = match mark.at {
-            Place::Label => ("label", &vm.labels),
-            Place::Annotation => ("annotation", &vm.annotations),
+        let found = match mark.at {
+            Place::Label => vm.labels.contains_key(&mark.key).then(|| format!("label {}", mark.key)),
+            Place::Annotation => vm.annotations.contains_key(&mark.key).then(|| format!("annotation {}", mark.key)),
+            Place::Manager => {
+                let manager = vm.managers.iter().find(|m| json::matches(&mark.key, m));
+                manager.map(|m| format!("field manager {}", super::detect::printable(m)))
+            }
         };
-        map.contains_key(&mark.key).then(|| Owner { tool: &mark.tool, mark: format!("{what} {}", mark.key) })
+        found.map(|mark_found| Owner { tool: &mark.tool, mark: mark_found })
     }))
+}
+
+/// Keys of annotations that say who owns a VM.
+pub fn annotation_keys() -> impl Iterator<Item = &'static str> {
+    let marks = MARKS.as_ref().map(Vec::as_slice).unwrap_or_default();
+    marks.iter().filter(|m| m.at == Place::Annotation).map(|m| m.key.as_str())
 }

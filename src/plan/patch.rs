@@ -204,6 +204,7 @@ pub fn merge(earlier: Option<&Applied>, vm_uid: &str, change: &Change) -> Applie
     Applied {
         vm_uid: vm_uid.to_owned(),
         state: AppliedState::Announced,
+        asked_by: None,
         entries,
         created: created.into_iter().collect(),
     }
@@ -322,7 +323,7 @@ struct Mirror {
 
 /// The pre-image as it is written into the VM's annotation.
 pub fn to_annotation(applied: &Applied) -> String {
-    let Applied { vm_uid, state: _, entries, created } = applied.clone();
+    let Applied { vm_uid, state: _, asked_by: _, entries, created } = applied.clone();
     serde_json::to_string(&Mirror { version: 1, vm_uid, entries, created }).unwrap_or_default()
 }
 
@@ -340,7 +341,7 @@ pub fn from_annotation(text: &str, vm_uid: &str) -> Result<Applied, AppliedError
         return Err(AppliedError::Shape(format!("version {} is not known", mirror.version)));
     }
     let Mirror { version: _, vm_uid: found, entries, created } = mirror;
-    let applied = Applied { vm_uid: found, state: AppliedState::Written, entries, created };
+    let applied = Applied { vm_uid: found, state: AppliedState::Written, asked_by: None, entries, created };
     check(&applied, vm_uid)?;
     Ok(applied)
 }

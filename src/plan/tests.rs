@@ -130,7 +130,8 @@ fn the_lowest_of_all_priorities_is_one() {
             tuning,
         }))
     };
-    let policies = Policies { namespaced: vec![policy("low", i32::MIN), policy("high", 0)], ..Policies::default() };
+    let policies =
+        Policies { namespaced: vec![policy("low", i32::MIN), policy("high", 0)].into(), ..Policies::default() };
     let vm = vm(&json!({}));
     let consent = consent::decide(Marks { labels: &vm.labels, annotations: &vm.annotations }, &policies);
     assert!(matches!(consent, Consent::Given(given) if given.by.name == "high"));

@@ -7,9 +7,10 @@ pub mod status;
 
 use crate::api::annotation;
 use crate::api::conditions::reason;
-use crate::api::record::{Applied, AppliedState, Phase, PolicyKind, RecordStatus};
+use crate::api::record::{Applied, AppliedState, Phase, PolicyKind, PolicyRef, RecordStatus};
 use crate::api::tuning::{Mode, OnWithdrawal};
 use crate::plan::consent::{Consent, Given};
+use crate::plan::detect::Says;
 use crate::plan::facts::Vm;
 use crate::plan::patch::{self, AppliedError};
 use crate::plan::settings::Outcome;
@@ -119,10 +120,19 @@ pub fn preimage(vm: &Vm, record: Option<&RecordStatus>) -> Preimage {
 }
 
 /// The recorded pre-image, where its write happened. Of a write that was only announced the annotation would tell;
-/// without it the VM itself does. An undo is safe either way: only values that are still the announced ones go back.
+/// without it only a VM that has every announced value does. One alone may be the owner's.
 fn written(vm: &Vm, applied: &Applied) -> Option<Applied> {
-    let happened = applied.state == AppliedState::Written || !patch::undo(vm.domain(), applied).restored.is_empty();
+    let all = || patch::undo(vm.domain(), applied).restored.len() == applied.entries.len();
+    let happened = applied.state == AppliedState::Written || all();
     happened.then(|| Applied { state: AppliedState::Written, ..applied.clone() })
+}
+
+/// Whom a write is for, as the record keeps it.
+pub fn stamp(by: &PolicyRef) -> String {
+    match (&by.uid, by.generation) {
+        (Some(uid), Some(generation)) => format!("{uid}/{generation}"),
+        _ => "annotation".to_owned(),
+    }
 }
 
 /// Everything that the decision depends on.
@@ -142,6 +152,10 @@ pub struct Input<'a> {
     pub preimage: &'a Preimage,
     /// What is known of the recorded policy's end, where nobody asks any more.
     pub withdrawal: Option<&'a Withdrawal>,
+    /// What that policy said of its withdrawal at the very end, where that was seen; newer than the record.
+    pub last_words: Option<OnWithdrawal>,
+    /// The cluster's last refusal is old enough to ask again.
+    pub refusal_expired: bool,
 }
 
 /// What to do.
@@ -202,7 +216,10 @@ fn asked(input: &Input<'_>, given: &Given) -> Step {
         Some(Ok(plan)) => plan,
     };
     if !plan.is_windows() {
-        let nothing = input.record.is_none() && given.by.kind != PolicyKind::Annotation;
+        // Where marks say Windows and the guest agent does not, the record has to remember what the agent said: it
+        // is silent when the VM is stopped and could be written.
+        let marked = plan.detection.signs.iter().any(|s| s.says == Says::Windows);
+        let nothing = input.record.is_none() && given.by.kind != PolicyKind::Annotation && !marked;
         let next = "the guest is not Windows: nothing to tune";
         return if nothing { Step::Nothing } else { Next::step(Phase::Refused, reason::REFUSED, next) };
     }
@@ -217,13 +234,15 @@ fn asked(input: &Input<'_>, given: &Given) -> Step {
         return Next::step(Phase::Proposed, reason::PROPOSED, format!("proposed only: {why}"));
     }
     if let Some(fields) = taken_back(input, given, plan) {
+        let again = match given.by.kind {
+            PolicyKind::Annotation => "remove the annotation, and set it again later, to try again",
+            PolicyKind::WindowsTuning | PolicyKind::ClusterWindowsTuning => "change the policy to try again",
+        };
         // The fields come last: a record cuts long texts.
-        let next = format!(
-            "another writer took back what was written, and it is left alone until the policy changes: {fields}"
-        );
+        let next = format!("another writer took back what was written, and it is left alone; {again}: {fields}");
         return Next::step(Phase::Refused, reason::REVERTED_BY_OTHER, next);
     }
-    if let Some(words) = refused_before(input, plan) {
+    if let Some(words) = refused_before(input, given, plan) {
         return Next::step(Phase::Refused, reason::CLUSTER_REFUSED, words);
     }
     match &input.run {
@@ -257,23 +276,31 @@ fn settled(plan: &Plan) -> Step {
     }
 }
 
-/// The cluster's words, where it refused this very plan for this very spec: asking again would be a retry loop.
-fn refused_before(input: &Input<'_>, plan: &Plan) -> Option<String> {
+/// The cluster's words, where it refused this very plan for this very spec and policy: asking again would be a retry
+/// loop.
+fn refused_before(input: &Input<'_>, given: &Given, plan: &Plan) -> Option<String> {
     let record = input.record?;
-    let same = record.observed_generation == input.vm.generation
-        && record.plan.as_ref().is_some_and(|p| p.digest == plan.digest());
+    let same =
+        record.policy.as_ref() == Some(&given.by) && record.plan.as_ref().is_some_and(|p| p.digest == plan.digest());
+    refusal_stands(input, record).filter(|_| same)
+}
+
+/// The cluster's words, where it refused a write to this very spec and not too long ago.
+fn refusal_stands(input: &Input<'_>, record: &RecordStatus) -> Option<String> {
     let ready = record.conditions.iter().find(|c| c.type_ == crate::api::conditions::condition::READY)?;
-    (same && ready.reason == reason::CLUSTER_REFUSED).then(|| record.next.clone().unwrap_or_default())
+    let stands = ready.reason == reason::CLUSTER_REFUSED
+        && record.observed_generation == input.vm.generation
+        && !input.refusal_expired;
+    stands.then(|| record.next.clone().unwrap_or_default())
 }
 
 /// Fields of the plan that we had written for this very policy, and that somebody has changed since.
 fn taken_back(input: &Input<'_>, given: &Given, plan: &Plan) -> Option<String> {
-    let recorded = input.record?.policy.as_ref()?;
-    if (recorded.kind, &recorded.uid, recorded.generation) != (given.by.kind, &given.by.uid, given.by.generation) {
+    let applied = input.preimage.applied.as_ref()?;
+    if applied.asked_by.as_ref() != Some(&stamp(&given.by)) {
         return None;
     }
-    let ours = &input.preimage.applied.as_ref()?.entries;
-    let again = plan.change.entries.iter().filter(|e| ours.iter().any(|o| o.at == e.at));
+    let again = plan.change.entries.iter().filter(|e| applied.entries.iter().any(|o| o.at == e.at));
     let fields: Vec<String> = again.map(|e| e.at.trim_start_matches('/').replace('/', ".")).collect();
     (!fields.is_empty()).then(|| fields.join(", "))
 }
@@ -283,6 +310,9 @@ fn withdrawn(input: &Input<'_>) -> Step {
     let nothing_written = input.preimage.applied.is_none() || input.preimage.spent;
     if record.phase == Phase::Reverted && nothing_written {
         return Next::step(Phase::Reverted, reason::RESTORED, record.next.clone().unwrap_or_default());
+    }
+    if input.preimage.spent {
+        return Next::step(Phase::Reverted, reason::RESTORED, "everything that wintune wrote is back as it was");
     }
     let Some(policy) = &record.policy else {
         return uncovered();
@@ -303,7 +333,7 @@ fn withdrawn(input: &Input<'_>) -> Step {
     if nothing_written {
         return uncovered();
     }
-    match (policy.on_withdrawal, &input.run) {
+    match (input.last_words.unwrap_or(policy.on_withdrawal), &input.run) {
         (OnWithdrawal::Keep, _) => {
             let next = format!(
                 "{} {} no longer covers this VM; onWithdrawal: Keep leaves it as it is; `wintune restore` takes it back",
@@ -312,7 +342,10 @@ fn withdrawn(input: &Input<'_>) -> Step {
             );
             Next::step(Phase::Observed, reason::WITHDRAWN, next)
         }
-        (OnWithdrawal::Restore, Run::Stopped) => Step::Restore,
+        (OnWithdrawal::Restore, Run::Stopped) => match refusal_stands(input, record) {
+            Some(words) => Next::step(Phase::NeedsHuman, reason::CLUSTER_REFUSED, words),
+            None => Step::Restore,
+        },
         (OnWithdrawal::Restore, Run::Busy(why)) => Next::step(
             Phase::Waiting,
             reason::WAITING,

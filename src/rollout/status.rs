@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Input, Next};
 use crate::api::conditions::{self, condition, reason};
-use crate::api::record::{Phase, RecordStatus};
+use crate::api::record::{Applied, Phase, RecordStatus};
 use crate::plan::consent::Consent;
 use crate::plan::detect::Confidence;
 use crate::plan::{Plan, PlanError};
@@ -48,8 +48,12 @@ pub fn status(input: &Input<'_>, next: &Next, now: Timestamp) -> RecordStatus {
     if input.preimage.spent && !matches!(input.consent, Consent::Given(_)) {
         status.applied = None;
     }
-    if *input.consent == Consent::None && status.applied.is_none() {
-        status.policy = None;
+    if *input.consent == Consent::None {
+        if status.applied.is_none() {
+            status.policy = None;
+        }
+        // Whoever asks again asks anew.
+        status.applied = status.applied.map(|a| Applied { asked_by: None, ..a });
     }
     let ready = next.phase == Phase::Tuned;
     conditions::set(
@@ -125,7 +129,17 @@ mod tests {
         second: i64,
     ) -> RecordStatus {
         let plan = plan_for(vm);
-        let input = Input { vm, run: Run::Stopped, consent, plan: Some(&plan), record, preimage, withdrawal: None };
+        let input = Input {
+            vm,
+            run: Run::Stopped,
+            consent,
+            plan: Some(&plan),
+            record,
+            preimage,
+            withdrawal: None,
+            last_words: None,
+            refusal_expired: false,
+        };
         status(&input, next, at(second))
     }
 
@@ -195,6 +209,8 @@ mod tests {
             record: Some(&first),
             preimage: &preimage,
             withdrawal: None,
+            last_words: None,
+            refusal_expired: false,
         };
         let second = status(&input, &refused, at(1));
         assert_eq!((second.plan, second.profile_revision), (None, None));

@@ -181,12 +181,23 @@ struct Case {
     record: Option<RecordStatus>,
     preimage: Preimage,
     withdrawal: Option<Withdrawal>,
+    last_words: Option<OnWithdrawal>,
+    refusal_expired: bool,
 }
 
 impl Case {
     fn new(edit: &Value, consent: Consent) -> Self {
         let vm = vm(edit);
-        Self { vm, run: Run::Stopped, consent, record: None, preimage: Preimage::default(), withdrawal: None }
+        Self {
+            vm,
+            run: Run::Stopped,
+            consent,
+            record: None,
+            preimage: Preimage::default(),
+            withdrawal: None,
+            last_words: None,
+            refusal_expired: false,
+        }
     }
 
     fn asked(edit: &Value) -> Self {
@@ -212,6 +223,8 @@ impl Case {
             record: self.record.as_ref(),
             preimage: &self.preimage,
             withdrawal: self.withdrawal.as_ref(),
+            last_words: self.last_words,
+            refusal_expired: self.refusal_expired,
         })
     }
 
@@ -303,8 +316,12 @@ fn what_the_cluster_refused_is_not_asked_again() {
         now,
     );
     let case = |record: RecordStatus| Case { record: Some(record), ..Case::asked(&json!({})) };
+    record.policy = Some(given(Mode::WhenStopped).by);
     case(record.clone()).leads_to(Phase::Refused, reason::CLUSTER_REFUSED, "the cluster refused: quota");
-    // Another spec or another plan is another question.
+    // Another spec, another policy or another plan is another question, and so is the same an hour later.
+    let edited = PolicyRef { generation: Some(99), ..given(Mode::WhenStopped).by };
+    assert_eq!(case(RecordStatus { policy: Some(edited), ..record.clone() }).decide(), Step::Write);
+    assert_eq!(Case { refusal_expired: true, ..case(record.clone()) }.decide(), Step::Write);
     assert_eq!(case(RecordStatus { observed_generation: Some(2), ..record.clone() }).decide(), Step::Write);
     record.plan.as_mut().unwrap().digest = "0".repeat(16);
     assert_eq!(case(record).decide(), Step::Write);
@@ -312,14 +329,18 @@ fn what_the_cluster_refused_is_not_asked_again() {
 
 #[test]
 fn what_another_writer_took_back_is_left_alone_until_the_policy_changes() {
-    let case = |record_generation| {
+    // What counts is whom the write was for, not whom the record saw last.
+    let case = |asked_by: Option<String>| {
         let mut case = Case::withdrawn(OnWithdrawal::Keep, None);
         case.consent = Consent::Given(Box::new(given(Mode::WhenStopped)));
-        case.record.as_mut().unwrap().policy.as_mut().unwrap().generation = Some(record_generation);
+        case.preimage.applied.as_mut().unwrap().asked_by = asked_by;
         case
     };
-    case(1).leads_to(Phase::Refused, reason::REVERTED_BY_OTHER, "features.hyperv.vapic");
-    assert_eq!(case(0).decide(), Step::Write);
+    let by = given(Mode::WhenStopped).by;
+    case(Some(stamp(&by))).leads_to(Phase::Refused, reason::REVERTED_BY_OTHER, "features.hyperv.vapic");
+    let older = PolicyRef { generation: Some(0), ..by };
+    assert_eq!(case(Some(stamp(&older))).decide(), Step::Write);
+    assert_eq!(case(None).decide(), Step::Write);
 }
 
 #[test]
@@ -335,16 +356,72 @@ fn withdrawal_is_observed_or_nothing_happens() {
     case.leads_to(Phase::NeedsHuman, reason::FROZEN, "no answer");
     // Nobody looked: that is unknown too.
     Case::withdrawn(OnWithdrawal::Restore, None).leads_to(Phase::NeedsHuman, reason::FROZEN, "not looked up");
-    // Nothing was written, or nothing of it is there any more.
-    for preimage in
-        [Preimage::default(), Preimage { spent: true, ..Case::withdrawn(OnWithdrawal::Restore, None).preimage }]
-    {
-        let case = Case { preimage, ..Case::withdrawn(OnWithdrawal::Restore, observed()) };
-        case.leads_to(Phase::Observed, reason::WITHDRAWN, "nothing of wintune's is in it");
-    }
+    // Nothing was written.
+    let case = Case { preimage: Preimage::default(), ..Case::withdrawn(OnWithdrawal::Restore, observed()) };
+    case.leads_to(Phase::Observed, reason::WITHDRAWN, "nothing of wintune's is in it");
+    // Somebody put everything back, or we did and died before we could say so.
+    let spent = Preimage { spent: true, ..Case::withdrawn(OnWithdrawal::Restore, None).preimage };
+    let case = Case { preimage: spent, ..Case::withdrawn(OnWithdrawal::Restore, observed()) };
+    case.leads_to(Phase::Reverted, reason::RESTORED, "is back as it was");
+    // The policy's last words are newer than the record, either way.
+    let keep = Some(OnWithdrawal::Keep);
+    let case = Case { last_words: keep, ..Case::withdrawn(OnWithdrawal::Restore, observed()) };
+    case.leads_to(Phase::Observed, reason::WITHDRAWN, "onWithdrawal: Keep");
+    let restore = Some(OnWithdrawal::Restore);
+    let case = Case { last_words: restore, ..Case::withdrawn(OnWithdrawal::Keep, observed()) };
+    assert_eq!(case.decide(), Step::Restore);
     // Once restored it stays so.
     let mut case = Case { preimage: Preimage::default(), ..Case::withdrawn(OnWithdrawal::Restore, observed()) };
     let record = case.record.as_mut().unwrap();
     (record.phase, record.next) = (Phase::Reverted, Some("2 values were put back".to_owned()));
     case.leads_to(Phase::Reverted, reason::RESTORED, "2 values were put back");
+}
+
+#[test]
+fn a_refused_restore_is_not_asked_again_at_once() {
+    let mut case = Case::withdrawn(OnWithdrawal::Restore, Some(Withdrawal::Observed));
+    let generation = case.vm.generation;
+    let record = case.record.as_mut().unwrap();
+    record.observed_generation = generation;
+    record.next = Some("the cluster refuses: quota".to_owned());
+    let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+    let refused = reason::CLUSTER_REFUSED;
+    crate::api::conditions::set(&mut record.conditions, condition::READY, false, refused, "", None, now);
+    case.leads_to(Phase::NeedsHuman, reason::CLUSTER_REFUSED, "quota");
+    case.refusal_expired = true;
+    assert_eq!(case.decide(), Step::Restore);
+}
+
+#[test]
+fn one_value_of_the_owner_does_not_prove_an_announced_write() {
+    let applied = announced(&vm(&json!({})));
+    let record = recorded(&applied, AppliedState::Announced);
+    let own =
+        json!({"spec": {"template": {"spec": {"domain": {"features": {"hyperv": {"relaxed": {"enabled": true}}}}}}}});
+    assert_eq!(preimage(&vm(&own), Some(&record)), Preimage::default());
+}
+
+#[test]
+fn what_the_guest_agent_said_against_the_marks_is_remembered() {
+    let mut case = Case::asked(&json!({}));
+    let mut facts = Facts::offline(case.vm.clone());
+    facts.guest_os = Some("ubuntu".to_owned());
+    let plan = crate::plan::plan(&facts, &Wanted::default());
+    let input = |case: &Case| -> Step {
+        decide(&Input {
+            vm: &case.vm,
+            run: Run::Stopped,
+            consent: &case.consent,
+            plan: Some(&plan),
+            record: case.record.as_ref(),
+            preimage: &case.preimage,
+            withdrawal: None,
+            last_words: None,
+            refusal_expired: false,
+        })
+    };
+    // The label says Windows, so there has to be a record that keeps the agent's word.
+    assert!(matches!(input(&case), Step::Record(next) if next.phase == Phase::Refused));
+    case.record = Some(RecordStatus { guest_os: Some("ubuntu".to_owned()), ..RecordStatus::default() });
+    assert!(matches!(input(&case), Step::Record(next) if next.phase == Phase::Refused));
 }

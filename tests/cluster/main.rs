@@ -9,6 +9,7 @@
 mod cases;
 mod consent;
 mod crash;
+mod hostile;
 mod kubevirt;
 mod preference;
 mod rbac;

@@ -36,7 +36,7 @@ fn entry(at: &str, was: Option<&str>, now: &str) -> Entry {
 
 fn applied(entries: Vec<Entry>, created: &[&str]) -> Applied {
     let created = created.iter().map(|c| (*c).to_owned()).collect();
-    Applied { vm_uid: "u".to_owned(), state: AppliedState::Written, entries, created }
+    Applied { vm_uid: "u".to_owned(), state: AppliedState::Written, asked_by: None, entries, created }
 }
 
 #[test]

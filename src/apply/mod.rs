@@ -5,6 +5,7 @@
 //! holds the lease.
 
 pub mod events;
+pub mod policy;
 pub mod record;
 pub mod vm;
 pub mod writer;

@@ -107,6 +107,7 @@ async fn restore(args: RestoreArgs) -> Result<String, RestoreError> {
     let Some(applied) = preimage.applied else {
         return Err(match preimage.fault {
             Some(cause) => RestoreError::Refused { vm: label, cause },
+            None if record.is_some() => return Ok(format!("{label}: nothing of wintune's is in it\n")),
             None => RestoreError::NothingApplied(label),
         });
     };

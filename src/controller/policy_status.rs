@@ -8,17 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use kube::core::DeserializeGuard;
 use kube::{Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use crate::api::FIELD_MANAGER;
 use crate::api::conditions::{self, condition, reason};
 use crate::api::record::{Phase, TunedVirtualMachine};
 use crate::api::tuning::TuningStatus;
-use crate::apply::writer::{Target, Writer};
+use crate::apply::policy;
+use crate::apply::writer::Writer;
 use crate::controller::metrics::Metrics;
 use crate::observe::index;
 use crate::observe::watches::Stores;
@@ -100,19 +98,19 @@ fn loser_key(kind: &str, namespace: &str, name: &str) -> String {
 
 async fn write_all(client: &Client, stores: &Stores, writer: &Writer, tally: &BTreeMap<String, Tally>) {
     for guard in stores.tunings.state() {
-        let policy = index::namespaced(&guard);
+        let view = index::namespaced(&guard);
         if let DeserializeGuard(Ok(tuning)) = &*guard {
             let api = Api::namespaced(client.clone(), &tuning.namespace().unwrap_or_default());
-            let new = status(tuning, tuning.status.as_ref(), &policy, tally);
-            write(&api, writer, tuning, new, |t, s| t.status = Some(s)).await;
+            let new = status(tuning, tuning.status.as_ref(), &view, tally);
+            policy::update(&api, writer, tuning, new, |t, s| t.status = Some(s)).await;
         }
     }
     for guard in stores.cluster_tunings.state() {
-        let policy = index::cluster(&guard);
+        let view = index::cluster(&guard);
         if let DeserializeGuard(Ok(tuning)) = &*guard {
             let api = Api::all(client.clone());
-            let new = status(tuning, tuning.status.as_ref(), &policy, tally);
-            write(&api, writer, tuning, new, |t, s| t.status = Some(s)).await;
+            let new = status(tuning, tuning.status.as_ref(), &view, tally);
+            policy::update(&api, writer, tuning, new, |t, s| t.status = Some(s)).await;
         }
     }
 }
@@ -153,23 +151,4 @@ fn status<K: Resource<DynamicType = ()>>(
     };
     conditions::set(&mut status.conditions, condition::OVERLAPS, overlaps, why, &text, generation, now);
     (Some(&status) != before).then_some(status)
-}
-
-async fn write<K>(
-    api: &Api<K>,
-    writer: &Writer,
-    object: &K,
-    status: Option<TuningStatus>,
-    set: fn(&mut K, TuningStatus),
-) where
-    K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
-{
-    let Some(status) = status else { return };
-    let mut object = object.clone();
-    set(&mut object, status);
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    let name = object.name_any();
-    if let Err(error) = writer.write(Target::PolicyStatus, api.replace_status(&name, &params, &object)).await {
-        tracing::warn!(policy = %name, %error, "status not written, next time again");
-    }
 }

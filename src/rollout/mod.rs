@@ -315,7 +315,11 @@ fn withdrawn(input: &Input<'_>) -> Step {
         return Next::step(Phase::Reverted, reason::RESTORED, "everything that wintune wrote is back as it was");
     }
     let Some(policy) = &record.policy else {
-        return uncovered();
+        if nothing_written {
+            return uncovered();
+        }
+        let next = "no policy or annotation covers this VM; `wintune restore` takes back what wintune wrote";
+        return Next::step(Phase::Observed, reason::WITHDRAWN, next);
     };
     let unknown = match input.withdrawal {
         Some(Withdrawal::Observed) => None,

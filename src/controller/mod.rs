@@ -89,7 +89,9 @@ pub enum Readiness {
 /// # Errors
 /// One of [`OperatorError`].
 pub async fn run(options: Options) -> Result<(), OperatorError> {
-    let config = kube::Config::infer().await.map_err(|e| OperatorError::Client(e.to_string()))?;
+    let mut config = kube::Config::infer().await.map_err(|e| OperatorError::Client(e.to_string()))?;
+    // The client's own retries pass our rate gate by and can hold one call for minutes; each VM has its own back-off.
+    config.default_retry = false;
     let client = Client::try_from(config).map_err(|e| OperatorError::Client(e.to_string()))?;
     let metrics = Arc::new(Metrics::new());
     let (ready, is_ready) = watch::channel(Readiness::Waiting("starting".to_owned()));

@@ -14,7 +14,7 @@ use kube::{Client, Resource, ResourceExt};
 
 use crate::api::conditions::{self, condition, reason};
 use crate::api::record::{Phase, TunedVirtualMachine};
-use crate::api::tuning::TuningStatus;
+use crate::api::tuning::{ClusterWindowsTuning, TuningStatus, WindowsTuning};
 use crate::apply::policy;
 use crate::apply::writer::Writer;
 use crate::controller::metrics::Metrics;
@@ -99,6 +99,9 @@ fn loser_key(kind: &str, namespace: &str, name: &str) -> String {
 async fn write_all(client: &Client, stores: &Stores, writer: &Writer, tally: &BTreeMap<String, Tally>) {
     for guard in stores.tunings.state() {
         let view = index::namespaced(&guard);
+        if let DeserializeGuard(Err(invalid)) = &*guard {
+            policy::say_unreadable::<WindowsTuning>(client, writer, invalid).await;
+        }
         if let DeserializeGuard(Ok(tuning)) = &*guard {
             let api = Api::namespaced(client.clone(), &tuning.namespace().unwrap_or_default());
             let new = status(tuning, tuning.status.as_ref(), &view, tally);
@@ -107,6 +110,9 @@ async fn write_all(client: &Client, stores: &Stores, writer: &Writer, tally: &BT
     }
     for guard in stores.cluster_tunings.state() {
         let view = index::cluster(&guard);
+        if let DeserializeGuard(Err(invalid)) = &*guard {
+            policy::say_unreadable::<ClusterWindowsTuning>(client, writer, invalid).await;
+        }
         if let DeserializeGuard(Ok(tuning)) = &*guard {
             let api = Api::all(client.clone());
             let new = status(tuning, tuning.status.as_ref(), &view, tally);

@@ -119,6 +119,17 @@ async fn a_policy_that_cannot_be_read_restores_nothing() {
     .await;
     let record = cluster.phase("frozen", Phase::NeedsHuman).await;
     assert_eq!(condition(&record, "Ready").1, "Frozen");
+    until("the policy says so itself", async || {
+        let api = cluster.all("wintune.dev", "v1alpha1", "WindowsTuning");
+        let found = api.list(&Default::default()).await.unwrap().items;
+        let own = found.iter().find(|p| p.metadata.namespace.as_ref() == Some(&cluster.namespace)).unwrap();
+        own.data["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|c| c["type"] == "Ready" && c["status"] == "False")
+    })
+    .await;
     cluster.stays("frozen").await;
     assert_eq!(domain(&cluster.vm("frozen").await)["features"]["hyperv"].as_object().unwrap().len(), 9);
 

@@ -3,22 +3,40 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// Failures in a row of each VM, by namespace and name. Forgotten on success and when the VM is gone.
 #[derive(Default)]
-pub(super) struct Failures(Mutex<HashMap<String, u32>>);
+pub(super) struct Failures(Mutex<HashMap<String, Failure>>);
+
+struct Failure {
+    /// How many in a row.
+    count: u32,
+    /// Nothing is written before.
+    until: Instant,
+}
 
 impl Failures {
     /// Counts one more, and says how long to wait.
     pub(super) fn next(&self, vm: &str) -> Duration {
         let mut failures = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let count = failures.entry(vm.to_owned()).or_insert(0);
-        *count = count.saturating_add(1);
-        delay(*count, random())
+        let now = Instant::now();
+        let failure = failures.entry(vm.to_owned()).or_insert(Failure { count: 0, until: now });
+        failure.count = failure.count.saturating_add(1);
+        let wait = delay(failure.count, random());
+        failure.until = now + wait;
+        wait
+    }
+
+    /// How long a VM still has to wait. Any event wakes a VM, and our own record of a failure is one: without this a
+    /// write that fails would be tried again at the rate of its own records.
+    pub(super) fn holds(&self, vm: &str) -> Option<Duration> {
+        let failures = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let left = failures.get(vm)?.until.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
     }
 
     pub(super) fn forget(&self, vm: &str) {
@@ -55,7 +73,10 @@ mod tests {
         let failures = Failures::default();
         failures.next("a");
         failures.next("a");
+        assert!(failures.holds("a").is_some_and(|left| left > Duration::from_secs(1)));
+        assert_eq!(failures.holds("b"), None);
         failures.forget("a");
+        assert_eq!(failures.holds("a"), None);
         assert!(failures.next("a") <= Duration::from_millis(1250));
         assert!((0.0..=1.0).contains(&random()));
     }

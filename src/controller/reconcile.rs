@@ -87,7 +87,10 @@ pub(super) async fn reconcile(vm: Arc<VirtualMachine>, context: Arc<Context>) ->
     let result = look(&vm, &context).await;
     let label = result.as_ref().map_or_else(ReconcileError::label, |(label, _)| label);
     context.metrics.reconcile(label, started.elapsed().as_secs_f64());
-    let (_, action) = result?;
+    let (label, action) = result?;
+    if label == BACKING_OFF {
+        return Ok(action);
+    }
     context.failures.forget(&key(vm.namespace().as_deref(), &vm.name_any()));
     Ok(action)
 }
@@ -115,6 +118,9 @@ pub(super) fn on_error(vm: Arc<VirtualMachine>, error: &ReconcileError, context:
     }
 }
 
+/// Label of a look that came before its time.
+const BACKING_OFF: &str = "backing-off";
+
 fn resync() -> Action {
     Action::requeue(RESYNC.mul_f64(0.8 + 0.4 * super::backoff::random()))
 }
@@ -134,6 +140,9 @@ async fn look(vm: &VirtualMachine, context: &Context) -> Result<(&'static str, A
             Ok(("recorded", resync()))
         }
         Step::Write | Step::Restore => {
+            if let Some(wait) = context.failures.holds(&key(vm.namespace().as_deref(), &vm.name_any())) {
+                return Ok((BACKING_OFF, Action::requeue(wait)));
+            }
             // Caches may be behind: what is written was read just now, policies and opt-outs of the VM included.
             let snapshot = &decided.snapshot.facts.vm;
             let Some(object) = live::vm(&context.client, &snapshot.namespace, &snapshot.name).await? else {

@@ -191,3 +191,34 @@ async fn a_record_of_an_earlier_vm_is_named_and_blocks_nothing_for_ever() {
     cluster.records().delete("again", &Default::default()).await.unwrap();
     cluster.phase("again", Phase::Tuned).await;
 }
+
+#[tokio::test]
+async fn a_write_that_fails_is_said_and_backs_off_in_spite_of_its_own_records() {
+    let cluster = Cluster::turn().await;
+    cluster.create(&windows(&cluster, "failing")).await;
+    let seen = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let count = seen.clone();
+    // The dry run passes and the write itself does not.
+    let webhook = Webhook::with_code(&cluster, 500, "kubevirt.io", "v1", &["virtualmachines"], move |request| {
+        let ours = request["userInfo"]["username"].as_str().is_some_and(|u| u.contains("wintune"));
+        (ours && request["dryRun"] != true).then(|| {
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            "out of order".to_owned()
+        })
+    })
+    .await;
+    let _operator = cluster.operator().await;
+    cluster.policy("all", when_stopped()).await;
+    until("the failure is said", async || {
+        let record = cluster.record("failing").await;
+        record.is_some_and(|r| condition(&r, "Ready").1 == "WriteFailed")
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    // 1 s, 2 s, 4 s, ... a quarter less at the least: at most four tries.
+    let tries = seen.load(std::sync::atomic::Ordering::SeqCst);
+    assert!((1..=5).contains(&tries), "{tries} tries");
+    webhook.stop().await;
+    cluster.phase("failing", Phase::Tuned).await;
+    assert_eq!(cluster.vm("failing").await["metadata"]["generation"], 2);
+}

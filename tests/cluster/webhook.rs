@@ -27,6 +27,18 @@ impl Webhook {
         resources: &[&str],
         answer: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
+        Self::with_code(cluster, 422, group, version, resources, answer).await
+    }
+
+    /// The same with another status code of its refusals.
+    pub async fn with_code(
+        cluster: &Cluster,
+        code: u16,
+        group: &str,
+        version: &str,
+        resources: &[&str],
+        answer: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         let server = simvirt::Server::bind("test").await.unwrap();
         let configuration = json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -44,7 +56,7 @@ impl Webhook {
                 let refusal = answer(&review["request"]);
                 Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {
                     "uid": review["request"]["uid"], "allowed": refusal.is_none(),
-                    "status": {"code": 422, "message": refusal.unwrap_or_default()}}}))
+                    "status": {"code": code, "message": refusal.unwrap_or_default()}}}))
             }
         };
         let task = tokio::spawn(server.run(Router::new().route("/", post(review))));

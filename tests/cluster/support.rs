@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::{ControlPlane, Install, Operator};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 use wintune::api::record::{Phase, TunedVirtualMachine};
@@ -249,8 +249,8 @@ pub fn resource_version(vm: &Value) -> &str {
     vm["metadata"]["resourceVersion"].as_str().unwrap()
 }
 
+/// Status and reason of a condition; empty where the record has none, as between its creation and its first status.
 pub fn condition(record: &TunedVirtualMachine, type_: &str) -> (String, String) {
-    let status = record.status.as_ref().unwrap_or_else(|| panic!("{} has no status", record.name_any()));
-    let found = status.conditions.iter().find(|c| c.type_ == type_);
-    found.map(|c| (c.status.clone(), c.reason.clone())).unwrap_or_default()
+    let mut conditions = record.status.iter().flat_map(|s| &s.conditions);
+    conditions.find(|c| c.type_ == type_).map(|c| (c.status.clone(), c.reason.clone())).unwrap_or_default()
 }

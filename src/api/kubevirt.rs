@@ -83,6 +83,8 @@ pub struct VirtualMachineInstance {
 pub struct VirtualMachineInstanceStatus {
     /// Pending, Scheduling, Scheduled, Running, Succeeded, Failed.
     pub phase: Option<String>,
+    /// Where it runs.
+    pub node_name: Option<String>,
     /// What the guest agent says of the operating system.
     #[serde(rename = "guestOSInfo")]
     pub guest_os_info: GuestOsInfo,
@@ -98,12 +100,35 @@ pub struct GuestOsInfo {
     pub pretty_name: Option<String>,
 }
 
-/// Node, for its KubeVirt labels.
+/// Node, for its KubeVirt labels and its taints.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Node {
     /// Without managedFields and annotations.
     #[serde(deserialize_with = "slim_meta")]
     pub metadata: ObjectMeta,
+    /// Only its taints.
+    #[serde(default)]
+    pub spec: NodeSpec,
+}
+
+/// The part of a node's spec that we read.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// What keeps pods away.
+    pub taints: Vec<Taint>,
+}
+
+/// A taint.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Taint {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: String,
+    /// NoSchedule, PreferNoSchedule or NoExecute.
+    pub effect: String,
 }
 
 /// Namespace, for the selectors of cluster policies.
@@ -122,6 +147,7 @@ fn is_read(key: &str) -> bool {
     key.starts_with("wintune.dev/")
         || crate::plan::detect::annotation_keys().any(|k| k == key)
         || crate::plan::owners::annotation_keys().any(|k| k == key)
+        || crate::plan::harvester::annotation_keys().contains(&key)
 }
 
 /// Parses metadata without ever building the parts that we do not read.

@@ -5,6 +5,7 @@
 pub mod conditions;
 pub mod crds;
 pub mod kubevirt;
+pub mod overrides;
 pub mod record;
 pub mod tuning;
 

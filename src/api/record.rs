@@ -92,6 +92,9 @@ pub struct RecordStatus {
     /// not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_os: Option<String>,
+    /// The name that it gave last: `Windows Server 2022 Standard`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_name: Option<String>,
     /// Whether this is Windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detection: Option<DetectionSummary>,

@@ -6,12 +6,12 @@
 // Several columns of one type are not a mistake.
 #![allow(clippy::duplicated_attributes)]
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use super::overrides::{Enlightenment, Overrides, Switch};
 
 /// Which profile a policy gets when it names none.
 pub const DEFAULT_PROFILE: &str = "migration-safe";
@@ -86,11 +86,15 @@ pub struct Tuning {
     pub priority: i32,
     /// Which profile of desired settings.
     #[serde(default = "default_profile")]
-    #[schemars(extend("enum" = ["migration-safe"]))]
+    #[schemars(extend("enum" = ["migration-safe", "performance", "legacy", "latency"]))]
     pub profile: String,
     /// Settings that differ from the profile, in the profile's own shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<Overrides>,
+    /// Whether a setting may leave a VM with fewer than two nodes that can take it, where it had two or more: it could
+    /// not migrate any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_unmigratable: bool,
     /// When and how settings are written.
     #[serde(default)]
     pub apply: Apply,
@@ -125,8 +129,6 @@ impl Tuning {
     pub fn not_acted_on(&self) -> Option<&'static str> {
         let apply = &self.apply;
         let disks = self.disks.clone().unwrap_or_default();
-        let on =
-            |e: Enlightenment| self.overrides.as_ref().and_then(|o| o.hyperv.get(&e)).is_some_and(|s| *s == Switch::On);
         [
             (
                 !matches!(apply.mode, Mode::Propose | Mode::WhenStopped),
@@ -142,12 +144,6 @@ impl Tuning {
             (disks.driver_media.is_some(), "disks.driverMedia is not acted on by this release; leave it out"),
             (disks.guest_exec == Some(true), "disks.guestExec is not acted on by this release; leave it out"),
             (disks.guest_changes == Some(true), "disks.guestChanges is not acted on by this release; leave it out"),
-            (
-                [Enlightenment::Frequencies, Enlightenment::Reenlightenment, Enlightenment::Tlbflush]
-                    .into_iter()
-                    .any(on),
-                "overrides.hyperv: frequencies, reenlightenment and tlbflush can be set to Disabled or Leave only",
-            ),
         ]
         .into_iter()
         .find_map(|(broken, text)| broken.then_some(text))
@@ -317,71 +313,6 @@ pub struct Measure {
     /// Whether a worse result is taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_on_worse: Option<bool>,
-}
-
-/// On, Off or Leave: what a profile or an override says of one switch.
-///
-/// They are spelled `Enabled`, `Disabled` and `Leave`, because YAML 1.1, which kubectl reads, takes a bare `On` or
-/// `Off` for a boolean.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Switch {
-    /// Written where it is missing. As an override also over an explicit off.
-    #[serde(rename = "Enabled")]
-    On,
-    /// As an override: written over an existing on. In a profile alone it never causes a write.
-    #[serde(rename = "Disabled")]
-    Off,
-    /// Never written; what the owner chose stays and is reported.
-    #[default]
-    Leave,
-}
-
-/// Settings that differ from the profile.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Overrides {
-    /// Hyper-V enlightenments by the name of their field in KubeVirt's API, and `synictimerDirect`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
-    #[x_kube(
-        validation = Rule::new("self.all(k, k in ['relaxed', 'vapic', 'spinlocks', 'vpindex', 'synic', 'synictimer', 'synictimerDirect', 'ipi', 'runtime', 'reset', 'frequencies', 'reenlightenment', 'tlbflush'])")
-            .message("unknown enlightenment; known are relaxed, vapic, spinlocks, vpindex, synic, synictimer, synictimerDirect, ipi, runtime, reset, frequencies, reenlightenment, tlbflush"),
-        validation = Rule::new("['frequencies', 'reenlightenment', 'tlbflush'].all(k, !(k in self) || self[k] != 'Enabled')")
-            .message("frequencies, reenlightenment and tlbflush can be set to Disabled or Leave only: turning them on is not acted on by this release")
-    )]
-    pub hyperv: BTreeMap<Enlightenment, Switch>,
-}
-
-/// The switches of `domain.features.hyperv` that this release writes.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "camelCase")]
-pub enum Enlightenment {
-    /// Relaxed timing: no watchdog bugcheck on an overcommitted host.
-    Relaxed,
-    /// Virtual APIC access through one page.
-    Vapic,
-    /// Notification of the hypervisor after this many spins.
-    Spinlocks,
-    /// Virtual processor index register; others depend on it.
-    Vpindex,
-    /// Synthetic interrupt controller.
-    Synic,
-    /// Synthetic timers.
-    Synictimer,
-    /// Direct mode of the synthetic timers.
-    SynictimerDirect,
-    /// Paravirtual inter-processor interrupts.
-    Ipi,
-    /// Run time register of the virtual processor.
-    Runtime,
-    /// Reset register.
-    Reset,
-    /// TSC and APIC frequencies. No profile of this release turns it on.
-    Frequencies,
-    /// Notice of a migration that changed the TSC. No profile of this release turns it on.
-    Reenlightenment,
-    /// Paravirtual TLB flush. No profile of this release turns it on.
-    Tlbflush,
 }
 
 /// What a cluster administrator narrows every policy and annotation to.

@@ -49,12 +49,17 @@ fn explain(text: &mut String, setting: &Setting) {
         Outcome::Write => "to be written".to_owned(),
         Outcome::Satisfied => "already so".to_owned(),
         Outcome::Kept { why } => format!("kept: {why}"),
+        Outcome::Waits { evidence, unblock } => format!("waits for {evidence}; {unblock}"),
+        Outcome::Stays { rule, why } => format!("stays, {rule}: {why}"),
         Outcome::Refused { rule, why, unblock } => format!("refused by {rule}: {why}; to unblock: {unblock}"),
     };
     let _ = writeln!(text, "    outcome  {outcome}");
     let _ = writeln!(text, "    reason   {}", setting.reason);
     let _ = writeln!(text, "    source   {}", setting.source);
     let effect = match setting.effect {
+        Effect::Driver => {
+            "after a stop and start of the VM, by a driver that Windows must have bound before: without it it does not start"
+        }
         Effect::PowerCycle => "after a stop and start of the VM; a reboot inside Windows keeps the old machine",
     };
     let _ = writeln!(text, "    effect   {effect}");

@@ -20,17 +20,9 @@ pub(super) fn run(name: Option<&str>) -> Result<ExitCode, CliError> {
         let _ = writeln!(text, "{} revision {}: {}", profile.name, profile.revision, profile.summary);
         let mut builder = Builder::default();
         builder.push_record(["SETTING", "VALUE", "REASON", "SOURCE"]);
-        for (name, value) in &profile.hyperv {
-            let switch = serde_json::to_value(value.value).unwrap_or_default();
-            let retries = value.retries.map(|r| format!(" ({r})")).unwrap_or_default();
-            let name = serde_json::to_value(name).unwrap_or_default();
-            let value_text = format!("{}{retries}", switch.as_str().unwrap_or_default());
-            let field = format!("features.hyperv.{}", name.as_str().unwrap_or_default());
-            builder.push_record([field, value_text, value.reason.clone(), value.source.clone()]);
-        }
-        for (field, value) in &profile.clock {
-            let name = field.pointer().trim_start_matches('/').replace('/', ".");
-            builder.push_record([name, value.value.to_string(), value.reason.clone(), value.source.clone()]);
+        for (setting, said) in &profile.settings {
+            let value = said.value.as_str().map_or_else(|| said.value.to_string(), str::to_owned);
+            builder.push_record([setting.clone(), value, said.reason.clone(), said.source.clone()]);
         }
         render::indented(&mut text, builder);
     }

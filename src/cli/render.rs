@@ -173,6 +173,8 @@ pub(super) fn outcome(setting: &Setting) -> String {
         Outcome::Write => "write".to_owned(),
         Outcome::Satisfied => "already so".to_owned(),
         Outcome::Kept { .. } => "kept as the owner chose".to_owned(),
+        Outcome::Waits { .. } => "waits for proof".to_owned(),
+        Outcome::Stays { rule, .. } => format!("stays: {rule}"),
         Outcome::Refused { rule, .. } => format!("refused: {rule}"),
     }
 }

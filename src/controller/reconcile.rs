@@ -266,6 +266,7 @@ fn refusal_expired(snapshot: &Snapshot) -> bool {
 async fn record_next(decided: &Decided, next: &Next, context: &Context) -> Result<TunedVirtualMachine, ReconcileError> {
     let mut status = status::status(&input(decided), next, Timestamp::now());
     status.guest_os.clone_from(&decided.snapshot.facts.guest_os);
+    status.guest_name.clone_from(&decided.snapshot.facts.guest_name);
     let vm = &decided.snapshot.facts.vm;
     let before = decided.snapshot.status();
     let news = before.is_none_or(|b| b.phase != next.phase || b.next != status.next);

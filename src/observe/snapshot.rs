@@ -13,7 +13,7 @@ use crate::api::conditions::truncate;
 use crate::api::kubevirt::VirtualMachine;
 use crate::api::record::{PolicyKind, RecordStatus, TunedVirtualMachine};
 use crate::plan::consent::{self, Consent, Marks};
-use crate::plan::facts::{Facts, ManifestError, Nodes, Vm};
+use crate::plan::facts::{Facts, ManifestError, Nodes, Running, Vm};
 use crate::plan::json;
 use crate::plan::preference::Preference;
 use crate::rollout::Instance;
@@ -82,6 +82,8 @@ impl Stores {
         let of_this_name = ObjectRef::new(&vm.name).within(&vm.namespace);
         let vmi = self.instances.get(&of_this_name);
         instance.exists |= vmi.is_some();
+        let running = vmi.as_ref().map(|i| Running { node: i.status.node_name.clone(), domain: Value::Null });
+        let name_now = vmi.as_ref().and_then(|i| i.status.guest_os_info.pretty_name.clone()).filter(|n| !n.is_empty());
         let says_now = vmi.and_then(|i| i.status.guest_os_info.id.clone()).filter(|id| !id.is_empty());
         let mut consent = self.consent(&vm.namespace, Marks { labels: &vm.labels, annotations: &vm.annotations });
         let found = self.records.get(&ObjectRef::new(&vm.name).within(&vm.namespace));
@@ -105,6 +107,9 @@ impl Stores {
         let guest_os = says_now
             .map(|id| truncate(&id, MAX_GUEST_OS).to_owned())
             .or_else(|| status.and_then(|s| s.guest_os.clone()));
+        let guest_name = name_now
+            .map(|name| truncate(&name, MAX_GUEST_OS).to_owned())
+            .or_else(|| status.and_then(|s| s.guest_name.clone()));
         let applied = status.and_then(|s| s.applied.as_ref());
         let ours = applied.map(|a| a.entries.iter().map(|e| e.at.clone()).collect()).unwrap_or_default();
         let consent_by_annotation = matches!(&consent, Consent::Given(g) if g.by.kind == PolicyKind::Annotation);
@@ -113,7 +118,16 @@ impl Stores {
             None => Preference::None,
             Some(_) => Preference::Unread { why: "nothing was planned yet".to_owned() },
         };
-        let facts = Facts { vm, guest_os, nodes: Nodes::Known(self.pool()), preference, ours, consent_by_annotation };
+        let facts = Facts {
+            guest_os,
+            guest_name,
+            nodes: Nodes::Known(self.pool()),
+            preference,
+            running,
+            ours,
+            consent_by_annotation,
+            ..Facts::offline(vm)
+        };
         Snapshot { facts, consent, record, instance, preference: reference, foreign_record }
     }
 

@@ -22,10 +22,10 @@ use std::hash::Hash;
 use std::sync::{PoisonError, RwLock};
 
 use super::index::PolicyIndex;
-use crate::api::kubevirt::{Namespace, Node, VirtualMachine, VirtualMachineInstance};
+use crate::api::kubevirt::{self, Namespace, Node, VirtualMachine, VirtualMachineInstance};
 use crate::api::record::TunedVirtualMachine;
 use crate::api::tuning::{ClusterWindowsTuning, OnWithdrawal, WindowsTuning};
-use crate::plan::facts::{NodePool, NodeView};
+use crate::plan::nodes::{NodePool, NodeView, Taint};
 
 /// Objects in one answer while listing; keeps the peak small when a cluster has thousands of VMs.
 const PAGE_SIZE: u32 = 100;
@@ -145,11 +145,11 @@ impl Stores {
 
     /// Returns whether the nodes differ from before in a way that a plan can see.
     fn rebuild_pool(&self) -> bool {
-        let views = self
-            .nodes
-            .state()
-            .into_iter()
-            .map(|n| NodeView { name: n.name_any(), labels: n.metadata.labels.clone().unwrap_or_default() });
+        let views = self.nodes.state().into_iter().map(|n| NodeView {
+            name: n.name_any(),
+            labels: n.metadata.labels.clone().unwrap_or_default(),
+            taints: n.spec.taints.iter().map(taint).collect(),
+        });
         let pool = Arc::new(NodePool::new(views));
         let changed = *pool != *self.pool();
         match self.pool.write() {
@@ -208,6 +208,10 @@ pub fn start(client: &Client) -> Watches {
         drive(Api::all(client.clone()), cluster_writer, &sender, &stores, policy, cluster_words),
     ]);
     Watches { stores, queue, sender, drivers: drivers.map(|_| ()).boxed() }
+}
+
+fn taint(taint: &kubevirt::Taint) -> Taint {
+    Taint { key: taint.key.clone(), value: taint.value.clone(), effect: taint.effect.clone() }
 }
 
 fn own_words(stores: &Stores, policy: &DeserializeGuard<WindowsTuning>) {

@@ -170,6 +170,7 @@ pub fn decide(vm: Marks<'_>, policies: &Policies) -> Consent {
             let wanted = Wanted {
                 profile: winner.tuning.profile.clone(),
                 overrides: winner.tuning.overrides.clone().unwrap_or_default(),
+                allow_unmigratable: winner.tuning.allow_unmigratable,
             };
             let losers = rest.iter().map(|p| p.name.clone()).collect();
             return given(winner.reference(), wanted, winner.tuning.apply.mode, losers, &limits, narrowed);

@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use super::json::{self, State};
 use super::profile::{DataError, enlightenments, parse};
 
 /// How sure it is that the guest is Windows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub enum Confidence {
     /// The guest agent says so.
     Certain,
@@ -26,7 +27,7 @@ pub enum Confidence {
 }
 
 /// What the signs say.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Detection {
     /// How sure.
@@ -36,7 +37,7 @@ pub struct Detection {
 }
 
 /// One sign that was found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sign {
     /// Which rule of `signs.yaml`.
@@ -50,7 +51,7 @@ pub struct Sign {
 }
 
 /// Windows or another system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Says {
     /// Windows.
     Windows,
@@ -59,7 +60,7 @@ pub enum Says {
 }
 
 /// How much a sign counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Weight {
     /// Enough to write.

@@ -1,21 +1,27 @@
 //! Everything that a plan is made from: values only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::jiff::civil::Date;
 use kube::core::ObjectMeta;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::capabilities::Capabilities;
+use super::instancetype::Instancetype;
 use super::json;
+use super::nodes::NodePool;
 use super::preference::Preference;
+use super::volumes::Volumes;
 use crate::api::tuning::Overrides;
 
 /// Where a VM's domain lies in a VirtualMachine; every pointer of a plan is below it.
 pub const DOMAIN: &str = "/spec/template/spec/domain";
 
 /// The switches of a domain that are read, each an object with `enabled` or, in a clock, `present`.
-const SWITCHES: [&str; 21] = [
+const SWITCHES: [&str; 24] = [
     "features.smm",
     "features.hyperv.relaxed",
     "features.hyperv.vapic",
@@ -30,7 +36,10 @@ const SWITCHES: [&str; 21] = [
     "features.hyperv.frequencies",
     "features.hyperv.reenlightenment",
     "features.hyperv.tlbflush",
+    "features.hyperv.tlbflush.direct",
+    "features.hyperv.tlbflush.extended",
     "features.hyperv.evmcs",
+    "features.hyperv.vendorid",
     "features.hypervPassthrough",
     "clock.timer.hpet",
     "clock.timer.hyperv",
@@ -38,6 +47,21 @@ const SWITCHES: [&str; 21] = [
     "clock.timer.rtc",
     "clock.timer.kvm",
 ];
+
+/// Other places of a domain that are read, by their type.
+const OBJECTS: [&str; 6] = ["devices", "cpu", "cpu.numa", "memory", "resources", "ioThreads"];
+const LISTS: [&str; 3] = ["devices.disks", "devices.interfaces", "cpu.features"];
+const FLAGS: [&str; 6] = [
+    "devices.blockMultiQueue",
+    "devices.networkInterfaceMultiqueue",
+    "devices.autoattachMemBalloon",
+    "cpu.dedicatedCpuPlacement",
+    "cpu.isolateEmulatorThread",
+    "devices.disableHotplug",
+];
+const COUNTS: [&str; 5] =
+    ["cpu.cores", "cpu.sockets", "cpu.threads", "cpu.maxSockets", "ioThreads.supplementalPoolThreadCount"];
+const TEXTS: [&str; 2] = ["cpu.model", "ioThreadsPolicy"];
 
 /// Why a manifest cannot be planned.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -189,6 +213,52 @@ impl Vm {
             check(domain(&format!("{field}.{switch}")), false, "true or false", Value::is_boolean)?;
             check(domain(&format!("{field}.tickPolicy")), false, "text", Value::is_string)?;
         }
+        for field in OBJECTS {
+            check(domain(field), false, "an object", Value::is_object)?;
+        }
+        for field in LISTS {
+            check(domain(field), false, "a list", Value::is_array)?;
+        }
+        check("template.spec.volumes".to_owned(), false, "a list", Value::is_array)?;
+        for field in FLAGS {
+            check(domain(field), false, "true or false", Value::is_boolean)?;
+        }
+        for field in COUNTS {
+            check(domain(field), false, "a whole number", Value::is_u64)?;
+        }
+        for field in TEXTS {
+            check(domain(field), false, "text", Value::is_string)?;
+        }
+        self.check_disks()
+    }
+
+    /// Disks are found by their names, so each must have one. Two of one name are KubeVirt's to refuse.
+    fn check_disks(&self) -> Result<(), ManifestError> {
+        let disks = json::list(self.domain(), "/devices/disks");
+        for (index, disk) in disks.iter().enumerate() {
+            let fault = |field: &str, expected| {
+                let field = format!("spec.template.spec.domain.devices.disks[{index}]{field}");
+                Err(ManifestError::Field { field, expected })
+            };
+            if json::text(disk, "/name").is_none() {
+                return fault(".name", "text");
+            }
+            for kind in ["disk", "cdrom", "lun", "floppy"] {
+                if disk.get(kind).is_some_and(|k| !k.is_object() && !k.is_null()) {
+                    return fault(&format!(".{kind}"), "an object");
+                }
+            }
+            for text in ["cache", "io"] {
+                if disk.get(text).is_some_and(|t| !t.is_string() && !t.is_null()) {
+                    return fault(&format!(".{text}"), "text");
+                }
+            }
+            for flag in ["dedicatedIOThread", "shareable"] {
+                if disk.get(flag).is_some_and(|t| !t.is_boolean() && !t.is_null()) {
+                    return fault(&format!(".{flag}"), "true or false");
+                }
+            }
+        }
         Ok(())
     }
 
@@ -219,77 +289,6 @@ impl Vm {
     }
 }
 
-/// The nodes of a cluster, with what all of them have in common worked out once.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodePool {
-    nodes: Vec<NodeView>,
-    common: BTreeSet<String>,
-}
-
-/// One node that KubeVirt schedules VMs to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeView {
-    /// Name.
-    pub name: String,
-    /// Labels.
-    pub labels: BTreeMap<String, String>,
-}
-
-const HYPERV_LABEL: &str = "hyperv.node.kubevirt.io/";
-/// virt-handler sets it to "true" while it is alive on a node, else to "false" (KubeVirt pkg/virt-handler/heartbeat).
-const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
-
-impl NodePool {
-    /// Takes the nodes that carry KubeVirt's schedulable label, whatever it says, cordoned or not: a cordon ends, and
-    /// so does the absence of a virt-handler.
-    pub fn new(nodes: impl IntoIterator<Item = NodeView>) -> Self {
-        let mut nodes: Vec<NodeView> = nodes.into_iter().filter(|n| n.labels.contains_key(SCHEDULABLE_LABEL)).collect();
-        nodes.sort_by(|a, b| a.name.cmp(&b.name));
-        let common = Self::common_of(nodes.iter());
-        Self { nodes, common }
-    }
-
-    fn common_of<'a>(mut nodes: impl Iterator<Item = &'a NodeView>) -> BTreeSet<String> {
-        let features = |node: &NodeView| -> BTreeSet<String> {
-            node.labels
-                .iter()
-                .filter(|(_, v)| *v == "true")
-                .filter_map(|(k, _)| k.strip_prefix(HYPERV_LABEL).map(str::to_owned))
-                .collect()
-        };
-        let Some(first) = nodes.next() else { return BTreeSet::new() };
-        nodes.fold(features(first), |common, node| {
-            let has = |f: &String| node.labels.get(&format!("{HYPERV_LABEL}{f}")).is_some_and(|v| v == "true");
-            common.into_iter().filter(has).collect()
-        })
-    }
-
-    /// What the nodes that may host a VM can do, and how many there are.
-    pub fn eligible(&self, vm: &Vm) -> Eligible {
-        let selector = json::at(&vm.spec, "/template/spec/nodeSelector").and_then(Value::as_object);
-        match selector {
-            None => Eligible { count: self.nodes.len(), features: self.common.clone() },
-            Some(selector) => {
-                let fits =
-                    |n: &&NodeView| selector.iter().all(|(k, v)| n.labels.get(k).map(String::as_str) == v.as_str());
-                Eligible {
-                    count: self.nodes.iter().filter(fits).count(),
-                    features: Self::common_of(self.nodes.iter().filter(fits)),
-                }
-            }
-        }
-    }
-}
-
-/// What every node that may host a VM can do.
-#[derive(Clone, Debug)]
-pub struct Eligible {
-    /// How many nodes.
-    pub count: usize,
-    /// Hyper-V features by the ending of their node label.
-    pub features: BTreeSet<String>,
-}
-
 /// Which nodes a plan is made for.
 #[derive(Clone, Debug)]
 pub enum Nodes {
@@ -306,24 +305,63 @@ pub struct Facts {
     pub vm: Vm,
     /// What the guest agent of its running VMI says of the operating system (`mswindows`).
     pub guest_os: Option<String>,
+    /// The name that the guest agent gives it: `Windows Server 2022 Standard`.
+    pub guest_name: Option<String>,
     /// The nodes that may host it.
     pub nodes: Nodes,
+    /// What the cluster can do.
+    pub capabilities: Arc<Capabilities>,
     /// What its preference gives it where it says nothing itself.
     pub preference: Preference,
-    /// Pointers that wintune itself wrote: they say nothing of the guest.
+    /// What its instancetype owns.
+    pub instancetype: Instancetype,
+    /// What is known of its volumes.
+    pub volumes: Volumes,
+    /// Its running instance.
+    pub running: Option<Running>,
+    /// Places that wintune itself wrote: they say nothing of the guest.
     pub ours: Vec<String>,
     /// Whether this VM's own annotations are consent, within the cluster's limits.
     pub consent_by_annotation: bool,
+    /// The day on which this is planned, for rules that are to be reviewed by a date. Unknown: nothing has expired.
+    pub today: Option<Date>,
+}
+
+/// The running instance of a VM.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Running {
+    /// Where it runs.
+    pub node: Option<String>,
+    /// Its domain; null where it was not read.
+    pub domain: Value,
 }
 
 impl Facts {
     /// Facts of a manifest without a cluster.
     pub fn offline(vm: Vm) -> Self {
+        let unread = || "there is no cluster to read it from".to_owned();
         let preference = match json::at(&vm.spec, "/preference") {
             None => Preference::None,
-            Some(_) => Preference::Unread { why: "there is no cluster to read it from".to_owned() },
+            Some(_) => Preference::Unread { why: unread() },
         };
-        Self { vm, guest_os: None, nodes: Nodes::Assumed, preference, ours: Vec::new(), consent_by_annotation: false }
+        let instancetype = match json::at(&vm.spec, "/instancetype") {
+            None => Instancetype::None,
+            Some(_) => Instancetype::Unread { why: unread() },
+        };
+        Self {
+            volumes: Volumes::of_manifest(&vm),
+            vm,
+            guest_os: None,
+            guest_name: None,
+            nodes: Nodes::Assumed,
+            capabilities: Capabilities::assumed(),
+            preference,
+            instancetype,
+            running: None,
+            ours: Vec::new(),
+            consent_by_annotation: false,
+            today: None,
+        }
     }
 }
 
@@ -334,16 +372,22 @@ pub struct Wanted {
     pub profile: String,
     /// What differs from it.
     pub overrides: Overrides,
+    /// Whether the VM may be left with fewer than two nodes that can take it.
+    pub allow_unmigratable: bool,
 }
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { profile: crate::api::tuning::DEFAULT_PROFILE.to_owned(), overrides: Overrides::default() }
+        Self {
+            profile: crate::api::tuning::DEFAULT_PROFILE.to_owned(),
+            overrides: Overrides::default(),
+            allow_unmigratable: false,
+        }
     }
 }
 
 /// Names a VM in output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VmRef {
     /// Namespace.

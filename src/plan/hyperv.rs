@@ -3,15 +3,17 @@
 //! On is written where nothing stands; an owner's explicit choice stays and is reported, unless an override asks for
 //! the opposite. A feature goes in only with its prerequisites and only if every node that may host the VM has it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use super::facts::{Facts, Nodes, Wanted};
+use super::context::Context;
 use super::json::{self, State};
-use super::profile::{DataError, HypervValue, Knowledge, Profile, enlightenments};
+use super::profile::{DataError, Knowledge, enlightenments};
 use super::settings::{Outcome, Setting};
-use crate::api::tuning::{Enlightenment, Switch};
+use crate::api::overrides::{Enlightenment, Switch};
 
 /// What the clock settings of the same plan come to.
 pub(super) struct ClockWillBe {
@@ -20,19 +22,16 @@ pub(super) struct ClockWillBe {
 }
 
 /// Plans every enlightenment.
-pub(super) fn plan(
-    facts: &Facts,
-    wanted: &Wanted,
-    profile: &Profile,
-    clock: &ClockWillBe,
-) -> Result<Vec<Setting>, DataError> {
-    let domain = facts.vm.domain();
+pub(super) fn plan(cx: &Context<'_>, clock: &ClockWillBe) -> Result<Vec<Setting>, DataError> {
+    let domain = cx.domain;
     let mut on: BTreeSet<Enlightenment> = BTreeSet::new();
     let mut refused: BTreeMap<Enlightenment, &'static str> = BTreeMap::new();
     let mut settings = Vec::new();
     for known in enlightenments()? {
-        let Some(value) = profile.hyperv.get(&known.name) else { continue };
-        let override_ = wanted.overrides.hyperv.get(&known.name).copied();
+        let picked = cx.desired.pick(|o| o.hyperv.get(&known.name).copied());
+        let override_ = picked.value.filter(|_| picked.overridden);
+        let path = setting_name(known.name);
+        let (reason, source) = cx.desired.said(path);
         let pointer = known.pointer();
         let own = json::at(domain, &pointer);
         // Where the VM says nothing, its preference speaks for its owner, unless this very plan gives the VM the
@@ -41,21 +40,27 @@ pub(super) fn plan(
         let replaced = holder.is_some_and(|h| {
             settings.iter().any(|s: &Setting| s.is_write() && s.pointer == format!("/features/hyperv/{h}"))
         });
-        let preferred = facts.preference.hyperv(domain, &known.field).filter(|_| !replaced);
-        let held = !replaced && holder.is_some_and(|h| facts.preference.hyperv(domain, h).is_some());
+        let preferred = cx.facts.preference.hyperv(domain, &known.field).filter(|_| !replaced);
+        let held = !replaced && holder.is_some_and(|h| cx.facts.preference.hyperv(domain, h).is_some());
         let current = own.or(preferred.map(|(value, _)| value));
         let state = json::state(current, "enabled");
         let setting = |desired: Value| {
-            let reason = match (override_, preferred) {
-                (Some(_), _) => format!("override of the policy; profile: {}", value.reason),
-                (None, Some((_, origin))) => format!("{}; given by {origin}", value.reason),
-                (None, None) => value.reason.clone(),
+            let reason: Cow<'static, str> = match (override_, preferred) {
+                (Some(_), _) => format!("override of the policy; profile: {reason}").into(),
+                (None, Some((_, origin))) => format!("{reason}; given by {origin}").into(),
+                (None, None) => reason.into(),
             };
-            Setting::new(pointer.clone(), current, desired, &reason, &value.source)
+            let needs = known.requires.iter().map(|r| format!("/features/hyperv/{}", field_of(*r)));
+            let clock = known.clock.then(|| "/clock/timer/hyperv".to_owned());
+            Setting::new(pointer.clone(), current, desired, reason, source).needs(needs.chain(clock))
         };
         let switch = |to: bool| {
             if own.is_none() {
-                return setting(json!({"enabled": to}));
+                let mut value = known.value.clone();
+                if !to {
+                    value = json!({"enabled": false});
+                }
+                return setting(value);
             }
             let mut setting = setting(Value::Bool(to));
             setting.pointer = format!("{pointer}/enabled");
@@ -63,52 +68,59 @@ pub(super) fn plan(
             setting.current = json::at(domain, &setting.pointer).cloned();
             setting
         };
-        match (override_.unwrap_or(value.value), state) {
+        match (picked.value.unwrap_or_default(), state) {
             (Switch::On, State::On) => {
                 on.insert(known.name);
-                let retries = current.and_then(|c| json::at(c, "/spinlocks")).filter(|r| **r != json!(value.retries));
+                let wanted = known.value.get("spinlocks");
+                let retries = current.and_then(|c| json::at(c, "/spinlocks")).filter(|r| Some(*r) != wanted);
                 let outcome = match retries {
                     Some(retries) if known.name == Enlightenment::Spinlocks => {
                         Outcome::Kept { why: format!("its owner chose spinlocks {retries}; change it in the VM") }
                     }
                     _ => Outcome::Satisfied,
                 };
-                settings.push(setting(on_value(known, value)).outcome(outcome));
+                settings.push(setting(known.value.clone()).outcome(outcome));
             }
             (Switch::On, State::Off) if override_.is_none() => {
                 refused.insert(known.name, "off by its owner");
-                settings.push(setting(on_value(known, value)).outcome(Outcome::Kept {
+                settings.push(setting(known.value.clone()).outcome(Outcome::Kept {
                     why: format!(
-                        "its owner set enabled: false; to change it, set overrides.hyperv.{}: Enabled in a policy",
-                        name(known.name)
+                        "its owner set enabled: false; to change it, set overrides.{path}: Enabled in a policy"
                     ),
                 }));
             }
+            (Switch::On, State::Absent) if override_.is_none() && cx.unused(path).is_some() => {
+                refused.insert(known.name, "of no use to this version of Windows");
+                let outcome = cx.unused(path).unwrap_or(Outcome::Satisfied);
+                settings.push(setting(known.value.clone()).outcome(outcome));
+            }
             (Switch::On, State::Absent | State::Off) if held => {
-                settings.push(setting(on_value(known, value)).outcome(Outcome::Kept { why: HELD.to_owned() }));
+                settings.push(setting(known.value.clone()).outcome(Outcome::Kept { why: HELD.to_owned() }));
             }
             (Switch::On, before) => {
-                let outcome = admit(facts, known, clock, &on, &refused);
+                let outcome = admit(cx, known, clock, &on, &refused);
                 match outcome {
                     Outcome::Write => on.insert(known.name),
                     _ => refused.insert(known.name, "refused").is_none(),
                 };
                 let written = before == State::Off && own.is_some();
-                let setting = if written { switch(true) } else { setting(on_value(known, value)) };
+                let setting = if written { switch(true) } else { setting(known.value.clone()) };
                 settings.push(setting.outcome(outcome));
             }
             (Switch::Off, State::On) if override_.is_some() && held => {
                 on.insert(known.name);
                 settings.push(setting(json!({"enabled": false})).outcome(Outcome::Kept { why: HELD.to_owned() }));
             }
-            (Switch::Off, State::On) if override_.is_some() => settings.push(switch(false).outcome(Outcome::Write)),
+            (Switch::Off, State::On) if override_.is_some() => {
+                let mut setting = switch(false).outcome(Outcome::Write);
+                setting.needs.clear();
+                settings.push(setting);
+            }
             (Switch::Off | Switch::Leave, State::On) => {
                 on.insert(known.name);
                 settings.push(setting(current.cloned().unwrap_or_default()).outcome(Outcome::Kept {
                     why: format!(
-                        "its owner set it, and the profile leaves it alone ({}); to change it, set overrides.hyperv.{}: Disabled in a policy",
-                        value.reason,
-                        name(known.name)
+                        "its owner set it, and the profile leaves it alone ({reason}); to change it, set overrides.{path}: Disabled in a policy"
                     ),
                 }));
             }
@@ -121,76 +133,79 @@ pub(super) fn plan(
 /// Of a field in a struct that the preference gives and the VM does not have.
 const HELD: &str = "its preference gives the struct that holds it, and KubeVirt does not merge the two; set the whole struct in the VM to change it";
 
-fn on_value(known: &Knowledge, value: &HypervValue) -> Value {
-    match value.retries {
-        Some(retries) if known.name == Enlightenment::Spinlocks => json!({"enabled": true, "spinlocks": retries}),
-        _ => json!({"enabled": true}),
-    }
+/// How profiles and overrides call an enlightenment: `hyperv.vapic`.
+fn setting_name(enlightenment: Enlightenment) -> &'static str {
+    static NAMES: LazyLock<BTreeMap<Enlightenment, String>> = LazyLock::new(|| {
+        let all = enlightenments().unwrap_or_default().iter();
+        all.map(|k| (k.name, format!("hyperv.{}", k.name.name()))).collect()
+    });
+    NAMES.get(&enlightenment).map_or("", String::as_str)
 }
 
-/// The name that overrides use.
-fn name(enlightenment: Enlightenment) -> String {
-    serde_json::to_value(enlightenment).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+fn field_of(enlightenment: Enlightenment) -> &'static str {
+    let known = enlightenments().unwrap_or_default().iter().find(|k| k.name == enlightenment);
+    known.map_or("", |k| k.field.as_str())
 }
 
 /// Whether a feature that is missing may go in.
 fn admit(
-    facts: &Facts,
+    cx: &Context<'_>,
     known: &Knowledge,
     clock: &ClockWillBe,
     on: &BTreeSet<Enlightenment>,
     refused: &BTreeMap<Enlightenment, &'static str>,
 ) -> Outcome {
     if let Some(missing) = known.requires.iter().find(|r| !on.contains(r)) {
-        let (state, missing) = (refused.get(missing).copied().unwrap_or("not asked for"), name(*missing));
-        return Outcome::Refused {
-            rule: "prerequisite",
-            why: format!("it needs {missing}, which is {state}"),
-            unblock: format!("turn {missing} on first"),
-        };
+        let (state, missing) = (refused.get(missing).copied().unwrap_or("not asked for"), missing.name());
+        return Outcome::refused(
+            "prerequisite",
+            format!("it needs {missing}, which is {state}"),
+            format!("turn {missing} on first"),
+        );
     }
     if known.clock && !clock.hyperv_timer {
-        return Outcome::Refused {
-            rule: "prerequisite",
-            why: "it needs clock.timer.hyperv, which is off; QEMU would not start".to_owned(),
-            unblock: "remove clock.timer.hyperv.present: false from the VM".to_owned(),
-        };
+        return Outcome::refused(
+            "prerequisite",
+            "it needs clock.timer.hyperv, which is off; QEMU would not start",
+            "remove clock.timer.hyperv.present: false from the VM",
+        );
     }
-    match node_has(facts, &known.node) {
+    match nodes_have(cx, known) {
         Ok(()) => Outcome::Write,
         Err(outcome) => outcome,
     }
 }
 
-/// Whether every node that may host the VM carries a label `hyperv.node.kubevirt.io/<feature>`.
-pub(super) fn node_has(facts: &Facts, feature: &str) -> Result<(), Outcome> {
-    let Nodes::Known(pool) = &facts.nodes else { return Ok(()) };
-    let eligible = pool.eligible(&facts.vm);
-    if eligible.count == 0 {
-        return Err(Outcome::Refused {
-            rule: "no-eligible-node",
-            why: "no schedulable KubeVirt node fits this VM's nodeSelector, so nothing is known of where it would run"
-                .to_owned(),
-            unblock: "check the node selector and the label kubevirt.io/schedulable of the nodes".to_owned(),
-        });
+fn nodes_have(cx: &Context<'_>, known: &Knowledge) -> Result<(), Outcome> {
+    match &known.node {
+        Some(node) => node_has(cx, node)?,
+        None if known.free || cx.eligible.is_none() => {}
+        None => {
+            return Err(Outcome::refused(
+                "needs-canary",
+                "no node label says which nodes have it, so one VM has to boot with it first, and this release starts none",
+                "set it by hand in one VM and start it; what its owner has on stays",
+            ));
+        }
     }
-    if !eligible.features.contains(feature) {
-        return Err(Outcome::Refused {
-            rule: "node-lacks-feature",
-            why: format!(
-                "not every one of the {} eligible nodes carries hyperv.node.kubevirt.io/{feature}",
-                eligible.count
-            ),
-            unblock: "keep the VM off such nodes with a nodeSelector, or upgrade their kernel".to_owned(),
-        });
+    if known.tsc {
+        cx.every_node("publishes its TSC frequency and scales it (cpu-timer.node.kubevirt.io)", |class| {
+            class.tsc_scalable() && class.tsc_frequency().is_some()
+        })?;
     }
     Ok(())
+}
+
+/// Whether every node that may host the VM carries a label `hyperv.node.kubevirt.io/<feature>`.
+pub(super) fn node_has(cx: &Context<'_>, feature: &str) -> Result<(), Outcome> {
+    cx.every_node(&format!("carries hyperv.node.kubevirt.io/{feature}"), |class| class.hyperv(feature))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::facts::{NodePool, NodeView, Vm};
+    use crate::plan::facts::{Facts, Nodes, Vm, Wanted};
+    use crate::plan::nodes::{NodePool, NodeView};
     use crate::plan::preference::{Preference, Preferred};
     use crate::plan::profile::named;
     use std::sync::Arc;
@@ -209,7 +224,7 @@ mod tests {
             let mut labels: BTreeMap<String, String> =
                 has.chain(["kubevirt.io/schedulable".to_owned()]).map(|l| (l, "true".to_owned())).collect();
             labels.insert("disk".to_owned(), (*disk).to_owned());
-            NodeView { name: format!("{disk}-{}", lacking.len()), labels }
+            NodeView { name: format!("{disk}-{}", lacking.len()), labels, taints: Vec::new() }
         };
         Nodes::Known(Arc::new(NodePool::new(nodes.iter().map(view))))
     }
@@ -218,7 +233,7 @@ mod tests {
         let mut wanted = Wanted::default();
         wanted.overrides.hyperv = overrides.iter().copied().collect();
         let profile = named("migration-safe").unwrap().unwrap();
-        plan(facts, &wanted, profile, &ClockWillBe { hyperv_timer }).unwrap()
+        plan(&Context::new(facts, &wanted, profile).unwrap(), &ClockWillBe { hyperv_timer }).unwrap()
     }
 
     fn writes(settings: &[Setting]) -> Vec<String> {

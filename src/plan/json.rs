@@ -2,9 +2,46 @@
 
 use serde_json::Value;
 
-/// The value at a JSON pointer below `root`; `null` counts as absent.
-pub fn at<'a>(root: &'a Value, pointer: &str) -> Option<&'a Value> {
-    root.pointer(pointer).filter(|v| !v.is_null())
+/// Names an item of a list in a place: `/devices/disks/name=rootdisk/cache`. An index moves when somebody else adds or
+/// removes an item; a name does not.
+pub const BY_NAME: &str = "name=";
+
+/// The value at a place below `root`; `null` counts as absent.
+///
+/// A place is a JSON pointer in which an item of a list can also be called by its name ([`BY_NAME`]).
+pub fn at<'a>(root: &'a Value, place: &str) -> Option<&'a Value> {
+    let mut found = root;
+    if let Some(rest) = place.strip_prefix('/') {
+        for token in rest.split('/') {
+            found = match found {
+                Value::Object(map) if token.contains('~') => map.get(&token.replace("~1", "/").replace("~0", "~"))?,
+                Value::Object(map) => map.get(token)?,
+                Value::Array(items) => items.get(index(items, token)?)?,
+                _ => return None,
+            };
+        }
+    } else if !place.is_empty() {
+        return None;
+    }
+    (!found.is_null()).then_some(found)
+}
+
+/// Where in a list an item is, by its name or its index. The first of several of one name.
+pub fn index(items: &[Value], token: &str) -> Option<usize> {
+    match token.strip_prefix(BY_NAME) {
+        Some(name) => items.iter().position(|i| i.get("name").and_then(Value::as_str) == Some(name)),
+        None => token.parse().ok(),
+    }
+}
+
+/// Whether the switch at a place is `true`.
+pub fn flag(root: &Value, place: &str) -> bool {
+    at(root, place).and_then(Value::as_bool) == Some(true)
+}
+
+/// The whole number at a place.
+pub fn count(root: &Value, place: &str) -> Option<u64> {
+    at(root, place).and_then(Value::as_u64)
 }
 
 /// The text at a JSON pointer.
@@ -65,6 +102,20 @@ mod tests {
         assert_eq!(state(Some(&json!({"enabled": false})), "enabled"), State::Off);
         assert_eq!(state(Some(&Value::Null), "enabled"), State::Absent);
         assert_eq!(state(None, "enabled"), State::Absent);
+    }
+
+    #[test]
+    fn an_item_is_found_by_its_name_wherever_it_stands() {
+        let root = json!({"disks": [{"name": "a"}, {"name": "b", "io": "native", "x/y": 1}, {"name": "b"}, 3]});
+        assert_eq!(at(&root, "/disks/name=b/io"), Some(&json!("native")));
+        assert_eq!(at(&root, "/disks/1/io"), Some(&json!("native")));
+        assert_eq!(at(&root, "/disks/name=b/x~1y"), Some(&json!(1)));
+        for absent in
+            ["/disks/name=c", "/disks/name=", "/disks/9", "/disks/x", "disks", "/disks/name=a/io", "/disks/3/io"]
+        {
+            assert_eq!(at(&root, absent), None, "{absent}");
+        }
+        assert_eq!(at(&root, ""), Some(&root));
     }
 
     #[test]

@@ -3,28 +3,45 @@
 //! No client, no clock, no file, no environment, no async: a test enforces it. The controller, the command line and
 //! the tests all call [`plan`], so what `wintune plan` shows is what the operator does.
 
-pub mod clock;
+pub mod capabilities;
+mod clock;
 pub mod consent;
+mod context;
+mod cpu;
 pub mod detect;
+mod devices;
+mod disks;
 pub mod facts;
+mod findings;
+pub mod guest;
+pub mod harvester;
+mod hook;
 mod hyperv;
+pub mod instancetype;
+mod iothreads;
 pub mod json;
+pub mod known_bad;
+pub mod migration;
+pub mod nodes;
 pub mod owners;
 pub mod patch;
 pub mod preference;
 pub mod profile;
 pub mod settings;
+mod settle;
+mod sizing;
 pub mod validate;
+pub mod volumes;
 
-use std::sync::LazyLock;
-
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::api::conditions::truncate;
 use crate::api::record::{DetectionSummary, PlanSummary};
+use context::Context;
 use detect::{Confidence, Detection};
 use facts::{Facts, Nodes, VmRef, Wanted};
+use migration::Migration;
 use preference::Preference;
 use profile::DataError;
 use settings::{Finding, Hold, Outcome, Setting, Severity};
@@ -35,7 +52,7 @@ const MAX_SIGN: usize = 60;
 const MAX_WARNING: usize = 130;
 
 /// What a policy asks of one VM, and what comes of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
     /// The VM.
@@ -46,12 +63,18 @@ pub struct Plan {
     pub profile_revision: i32,
     /// Whether this is Windows.
     pub detection: Detection,
+    /// Which version of Windows, where a mark says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<String>,
     /// Every setting that the profile or the VM speaks of, in the order of their pointers.
     pub settings: Vec<Setting>,
     /// Reasons for which the changes are shown but not written.
     pub holds: Vec<Hold>,
     /// What else a reader should know.
     pub findings: Vec<Finding>,
+    /// What it does to the nodes that can take the VM; absent where no nodes are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub migration: Option<Migration>,
     /// What was taken for granted.
     pub assumptions: Vec<String>,
     /// The change itself. Not part of the output: the settings say it.
@@ -87,7 +110,8 @@ impl Plan {
             i32::try_from(self.settings.iter().filter(|s| f(&s.outcome)).count()).unwrap_or(i32::MAX)
         };
         let fields = |f: fn(&Outcome) -> bool| {
-            let short = |s: &Setting| s.field.trim_start_matches("features.hyperv.").to_owned();
+            let short =
+                |s: &Setting| s.field.trim_start_matches("features.hyperv.").trim_start_matches("devices.").to_owned();
             self.settings.iter().filter(|s| f(&s.outcome)).map(short).collect::<Vec<_>>().join(" ")
         };
         PlanSummary {
@@ -151,66 +175,49 @@ pub fn plan(facts: &Facts, wanted: &Wanted) -> Result<Plan, PlanError> {
         profile_revision: profile.revision,
         settings: Vec::new(),
         holds: Vec::new(),
-        findings: findings(facts, &detection)?,
+        findings: findings::of_vm(facts, &detection)?,
+        migration: None,
         assumptions: Vec::new(),
         change: patch::Change { domain: vm.domain().clone(), entries: Vec::new(), created: Vec::new() },
+        guest: None,
         detection,
     };
     if !plan.is_windows() {
         return Ok(plan);
     }
-    let (clock, will_be) = clock::plan(facts, profile);
-    let mut settings = hyperv::plan(facts, wanted, profile, &will_be)?;
-    settings.extend(clock);
-    if let Some(refusal) = whole_refusal(facts) {
-        refuse_writes(&mut settings, &refusal);
-    }
-    let change = patch::change(vm.domain(), &settings);
-    let broken = validate::violations(vm, &change.domain);
-    if let Some(first) = broken.first() {
-        let texts: Vec<&str> = broken.iter().map(|v| v.text.as_str()).collect();
-        let refusal = Outcome::Refused {
-            rule: "kubevirt-rules",
-            why: format!("KubeVirt would refuse the VM or its start: {} ({})", texts.join("; "), first.source),
-            unblock: "put the VM right first".to_owned(),
-        };
-        refuse_writes(&mut settings, &refusal);
-        plan.change = patch::change(vm.domain(), &settings);
-    } else {
-        plan.change = change;
-    }
-    settings.sort_by(|a, b| a.pointer.cmp(&b.pointer));
+    let cx = Context::new(facts, wanted, profile)?;
+    plan.guest = cx.guest.as_ref().map(|(guest, _)| guest.name.clone());
+    let disks = disks::disks(&cx);
+    let mut settings = every_setting(&cx, &disks)?;
+    settings.sort_by(|a, b| (&a.pointer, &a.field).cmp(&(&b.pointer, &b.field)));
+    let settled = settle::settle(&cx, wanted, &mut settings)?;
+    plan.findings.extend(findings::of_plan(&cx, &disks, &settings, &settled)?);
+    settle::four_ways(&cx, &mut settings);
     plan.settings = settings;
+    plan.change = settled.change;
+    plan.migration = settled.migration;
     if plan.has_changes() {
         plan.holds = holds(facts, &plan.detection)?;
         if matches!(facts.nodes, Nodes::Assumed) {
             plan.assumptions.push("no nodes were given: every node is taken to have the Hyper-V features".to_owned());
         }
+        plan.assumptions.extend(facts.capabilities.origin.assumption());
     }
     Ok(plan)
 }
 
-fn refuse_writes(settings: &mut [Setting], refusal: &Outcome) {
-    for setting in settings.iter_mut().filter(|s| s.is_write()) {
-        setting.outcome = refusal.clone();
-    }
-}
-
-/// What forbids the whole set: features and clock go in together.
-fn whole_refusal(facts: &Facts) -> Option<Outcome> {
-    let architecture = json::text(&facts.vm.spec, "/template/spec/architecture").unwrap_or("amd64");
-    if architecture != "amd64" && !architecture.is_empty() {
-        return Some(Outcome::Refused {
-            rule: "architecture",
-            why: format!("Hyper-V features exist on amd64 only, this VM is {}", detect::printable(architecture)),
-            unblock: "nothing to do".to_owned(),
-        });
-    }
-    json::at(facts.vm.domain(), "/features/hypervPassthrough").map(|_| Outcome::Refused {
-        rule: "hyperv-passthrough",
-        why: "the VM has features.hypervPassthrough, and KubeVirt refuses it beside features.hyperv (pkg/virt-api/webhooks/hyperv.go:184-196)".to_owned(),
-        unblock: "remove features.hypervPassthrough; it also keeps the VM from migrating".to_owned(),
-    })
+/// Every setting of every group.
+fn every_setting(cx: &Context<'_>, disks: &[disks::Disk<'_>]) -> Result<Vec<Setting>, DataError> {
+    let (clock, will_be) = clock::plan(cx);
+    let mut settings = hyperv::plan(cx, &will_be)?;
+    settings.extend(clock);
+    settings.extend(disks::plan(cx, disks)?);
+    let (cpu, placed) = cpu::plan(cx)?;
+    settings.extend(cpu);
+    settings.extend(iothreads::plan(cx, disks, placed)?);
+    settings.extend(devices::plan(cx));
+    settings.extend(hook::plan(cx));
+    Ok(settings)
 }
 
 /// What keeps changes from being written, whatever the policy says.
@@ -253,65 +260,6 @@ fn holds(facts: &Facts, detection: &Detection) -> Result<Vec<Hold>, DataError> {
         });
     }
     Ok(holds)
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Misplaced {
-    at: String,
-    belongs: String,
-    source: String,
-}
-
-static MISPLACED: LazyLock<Result<Vec<Misplaced>, DataError>> =
-    LazyLock::new(|| profile::parse("misplaced.yaml", include_str!("data/misplaced.yaml")));
-
-/// What a reader should know beside the settings.
-fn findings(facts: &Facts, detection: &Detection) -> Result<Vec<Finding>, DataError> {
-    let domain = facts.vm.domain();
-    let mut found = Vec::new();
-    if let Some(contradiction) = detection.contradiction() {
-        found.push(Finding {
-            id: "contradicting-signs",
-            severity: Severity::Warning,
-            text: format!("signs of the operating system contradict each other: {contradiction}"),
-            source: "plan/data/signs.yaml".to_owned(),
-        });
-    }
-    if let Some(passthrough) = json::at(domain, "/features/hypervPassthrough")
-        && passthrough.get("enabled").is_none_or(Value::is_null)
-    {
-        found.push(Finding {
-            id: "hyperv-passthrough-empty",
-            severity: Severity::Error,
-            text: "features.hypervPassthrough is empty: starting this VM ends the virt-handler of its node; remove it or write enabled: true".to_owned(),
-            source: "KubeVirt pkg/virt-launcher/virtwrap/converter/compute/hypervisor_features.go:73; seen on a live node".to_owned(),
-        });
-    }
-    if facts.vm.run_strategy().is_none() {
-        found.push(Finding {
-            id: "no-run-strategy",
-            severity: Severity::Error,
-            text: "neither spec.runStrategy nor spec.running is set; KubeVirt refuses such a VM".to_owned(),
-            source: "KubeVirt pkg/virt-api/webhooks/validating-webhook/admitters/vms-admitter.go".to_owned(),
-        });
-    }
-    for field in MISPLACED.as_ref().map_err(Clone::clone)? {
-        if domain.pointer(&field.at).is_some() {
-            let name = |p: &str| format!("domain{}", p.replace('/', "."));
-            found.push(Finding {
-                id: "misplaced-field",
-                severity: Severity::Warning,
-                text: format!(
-                    "{} is not part of the API and is dropped; it belongs at {}",
-                    name(&field.at),
-                    name(&field.belongs)
-                ),
-                source: field.source.clone(),
-            });
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

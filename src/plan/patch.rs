@@ -1,25 +1,42 @@
 //! From a plan to one JSON Patch, and from what was applied back again.
 //!
-//! Everything is at or below `/spec/template/spec/domain`. What was replaced is kept value by value; undoing gives
+//! Everything is at or below `/spec/template/spec/domain`, at places in which items of lists are called by their names:
+//! an index would move when somebody else adds a disk. A patch names the index of the moment and tests the name. What was replaced is kept value by value; undoing gives
 //! each one back unless somebody else changed it since, and removes the objects that were made only to hold them.
 //! Pointers that are not in the planner's closed list are refused, wherever they come from.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use json_patch::jsonptr::{PointerBuf, Token};
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::clock::ClockField;
 use super::facts::{DOMAIN, Vm};
 use super::json;
-use super::profile::{ClockField, DataError, enlightenments};
+use super::profile::{DataError, enlightenments};
 use super::settings::Setting;
 use crate::api::annotation;
 use crate::api::record::{Applied, AppliedState, Entry};
 
 /// Objects that a plan may create to hold its values.
-const PARENTS: [&str; 4] = ["/features", "/features/hyperv", "/clock", "/clock/timer"];
+const PARENTS: [&str; 9] = [
+    "/features",
+    "/features/hyperv",
+    "/clock",
+    "/clock/timer",
+    "/cpu",
+    "/cpu/features",
+    "/cpu/numa",
+    "/devices",
+    "/ioThreads",
+];
+/// Lists that are short and written as a whole: an item in it has no index that a test could hold on to.
+const WHOLE_LISTS: [&str; 1] = ["/cpu/features"];
+/// Lists in which items are called by their names.
+const NAMED_LISTS: [&str; 2] = ["/cpu/features", "/devices/disks"];
 /// KubeVirt's webhook writes this beside ours when we create `features`: its type has no way to leave it out.
 const COMPANIONS: [&str; 1] = ["/features/acpi"];
 /// No value of the closed list is longer than this as JSON text.
@@ -56,39 +73,58 @@ pub fn change(domain: &Value, settings: &[Setting]) -> Change {
     change
 }
 
-/// The fewest operations that turn one domain into another, at or above the given pointers only.
-fn operations<'a>(before: &Value, after: &Value, pointers: impl Iterator<Item = &'a str>) -> Vec<PatchOperation> {
-    let mut places = BTreeSet::new();
-    for pointer in pointers {
-        // The outermost place at which one side has nothing stands for everything below it.
-        let place = ancestors(pointer)
-            .chain([pointer])
-            .find(|p| json::at(before, p).is_some() != json::at(after, p).is_some())
-            .unwrap_or(pointer);
-        places.insert(place);
-    }
-    let mut operations = Vec::new();
-    let mut written: Vec<&str> = Vec::new();
+/// The fewest operations that turn one domain into another, at or above the given places only.
+fn operations<'a>(before: &Value, after: &Value, places: impl Iterator<Item = &'a str>) -> Vec<PatchOperation> {
+    let mut outermost = BTreeSet::new();
     for place in places {
+        let list = WHOLE_LISTS.iter().find(|l| place.strip_prefix(**l).is_some_and(|rest| rest.starts_with('/')));
+        let place = list.copied().unwrap_or(place);
+        // The outermost place at which one side has nothing stands for everything below it.
+        let place = ancestors(place)
+            .chain([place])
+            .find(|p| json::at(before, p).is_some() != json::at(after, p).is_some())
+            .unwrap_or(place);
+        outermost.insert(place);
+    }
+    let (mut tests, mut operations) = (Vec::new(), Vec::new());
+    let mut written: Vec<&str> = Vec::new();
+    let mut tested: BTreeSet<&str> = BTreeSet::new();
+    for place in outermost {
         // Its holder was written as a whole.
         if written.iter().any(|w| place.strip_prefix(w).is_some_and(|rest| rest.starts_with('/'))) {
             continue;
         }
-        let before_it = operations.len();
-        let path = absolute(place);
-        match (json::at(before, place), json::at(after, place)) {
-            (None, Some(value)) => operations.push(PatchOperation::Add(AddOperation { path, value: value.clone() })),
-            (Some(_), None) => operations.push(PatchOperation::Remove(RemoveOperation { path })),
-            (Some(old), Some(new)) if old != new => {
-                operations.push(PatchOperation::Replace(ReplaceOperation { path, value: new.clone() }));
-            }
-            _ => {}
+        let (old, new) = (json::at(before, place), json::at(after, place));
+        if old == new {
+            continue;
         }
-        if operations.len() > before_it {
-            written.push(place);
+        let Some(path) = absolute(before, place) else { continue };
+        if let Some((item, name)) = item_of(place)
+            && tested.insert(item)
+            && let Some(at) = absolute(before, &format!("{item}/name"))
+        {
+            tests.push(PatchOperation::Test(TestOperation { path: at, value: json!(name) }));
         }
+        if let (Some(old), true) = (old, WHOLE_LISTS.contains(&place)) {
+            tests.push(PatchOperation::Test(TestOperation { path: path.clone(), value: old.clone() }));
+        }
+        operations.push(match (old, new) {
+            (None, Some(value)) => PatchOperation::Add(AddOperation { path, value: value.clone() }),
+            (Some(_), Some(value)) => PatchOperation::Replace(ReplaceOperation { path, value: value.clone() }),
+            (_, None) => PatchOperation::Remove(RemoveOperation { path }),
+        });
+        written.push(place);
     }
-    operations
+    // No operation moves an item, so every test holds or fails before the first of them.
+    tests.extend(operations);
+    tests
+}
+
+/// The item of a list that a place lies in, and its name.
+fn item_of(place: &str) -> Option<(&str, &str)> {
+    let start = place.find(&format!("/{}", json::BY_NAME))? + 1;
+    let end = place.get(start..)?.find('/').map_or(place.len(), |at| start + at);
+    Some((place.get(..end)?, place.get(start + json::BY_NAME.len()..end)?))
 }
 
 /// The operations of a plan alone, without tests and annotation: what a person would apply by hand.
@@ -157,7 +193,12 @@ pub fn undo(domain: &Value, applied: &Applied) -> Undo {
     let mut created: Vec<&String> = applied.created.iter().collect();
     created.sort_by(|a, b| b.cmp(a));
     for parent in created {
-        if json::at(&undo.domain, parent).and_then(Value::as_object).is_some_and(Map::is_empty) {
+        let empty = |holder: &Value| match holder {
+            Value::Object(map) => map.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        };
+        if json::at(&undo.domain, parent).is_some_and(empty) {
             remove(&mut undo.domain, parent);
         }
     }
@@ -268,9 +309,9 @@ pub fn check(applied: &Applied, vm_uid: &str) -> Result<(), AppliedError> {
             expected: vm_uid.to_owned(),
         });
     }
-    let allowed = closed_list()?;
+    let allowed = closed_list().as_ref().map_err(Clone::clone)?;
     for entry in &applied.entries {
-        if !allowed.contains(entry.at.as_str()) {
+        if !is_allowed(allowed, &entry.at) {
             return Err(AppliedError::ForeignPointer(super::detect::printable(&entry.at)));
         }
         for text in entry.was.iter().chain([&entry.now]) {
@@ -287,26 +328,81 @@ pub fn check(applied: &Applied, vm_uid: &str) -> Result<(), AppliedError> {
     }
 }
 
-/// Every pointer at which a plan can write, below the domain.
-fn closed_list() -> Result<BTreeSet<String>, DataError> {
-    let mut all: BTreeSet<String> = COMPANIONS.iter().map(|c| (*c).to_owned()).collect();
-    for known in enlightenments()? {
-        all.insert(known.pointer());
-        all.insert(format!("{}/enabled", known.pointer()));
+/// Fields of a disk that a plan can write.
+const OF_DISKS: [&str; 3] = ["cache", "io", "dedicatedIOThread"];
+/// CPU features that a plan can write.
+const CPU_FEATURES: [&str; 3] = ["topoext", "vmx", "svm"];
+/// Other places at which a plan can write.
+const PLAIN: [&str; 12] = [
+    "/cpu/model",
+    "/cpu/sockets",
+    "/cpu/cores",
+    "/cpu/threads",
+    "/cpu/dedicatedCpuPlacement",
+    "/cpu/isolateEmulatorThread",
+    "/cpu/numa/guestMappingPassthrough",
+    "/ioThreadsPolicy",
+    "/ioThreads/supplementalPoolThreadCount",
+    "/devices/blockMultiQueue",
+    "/devices/networkInterfaceMultiqueue",
+    "/devices/autoattachMemBalloon",
+];
+
+/// Every place at which a plan can write, below the domain; those of disks apart, whose names are the owner's.
+fn closed_list() -> &'static Result<BTreeSet<String>, DataError> {
+    static LIST: LazyLock<Result<BTreeSet<String>, DataError>> = LazyLock::new(|| {
+        let mut all: BTreeSet<String> = COMPANIONS.iter().chain(&PLAIN).map(|c| (*c).to_owned()).collect();
+        for known in enlightenments()? {
+            all.insert(known.pointer());
+            all.insert(format!("{}/enabled", known.pointer()));
+        }
+        for field in ClockField::ALL {
+            all.insert(field.pointer().to_owned());
+            all.insert(format!("{}/tickPolicy", field.pointer()));
+            all.insert(format!("{}/present", field.pointer()));
+        }
+        for name in CPU_FEATURES {
+            let item = format!("/cpu/features/{}{name}", json::BY_NAME);
+            all.insert(format!("{item}/policy"));
+            all.insert(item);
+        }
+        Ok(all)
+    });
+    &LIST
+}
+
+/// The longest name that Kubernetes gives an object, and so a disk.
+const MAX_NAME: usize = 253;
+
+fn is_allowed(closed: &BTreeSet<String>, place: &str) -> bool {
+    if closed.contains(place) {
+        return true;
     }
-    for field in [ClockField::Utc, ClockField::Hyperv, ClockField::Hpet, ClockField::Pit, ClockField::Rtc] {
-        all.insert(field.pointer().to_owned());
-        all.insert(format!("{}/tickPolicy", field.pointer()));
-    }
-    Ok(all)
+    let Some((name, field)) = place.strip_prefix("/devices/disks/name=").and_then(|rest| rest.split_once('/')) else {
+        return false;
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(plain) && OF_DISKS.contains(&field)
 }
 
 /// Whether a value has the type that KubeVirt's API has at that place.
 fn fits(at: &str, value: &Value) -> bool {
-    match at.rsplit('/').next() {
-        Some("enabled") => value.is_boolean(),
-        Some("tickPolicy") => value.is_string(),
-        _ => value.is_object(),
+    let last = at.rsplit('/').next().unwrap_or_default();
+    match last {
+        "enabled"
+        | "dedicatedCpuPlacement"
+        | "isolateEmulatorThread"
+        | "blockMultiQueue"
+        | "networkInterfaceMultiqueue"
+        | "autoattachMemBalloon"
+        | "dedicatedIOThread" => value.is_boolean(),
+        "tickPolicy" | "cache" | "io" | "model" | "ioThreadsPolicy" | "policy" => value.is_string(),
+        "sockets" | "cores" | "threads" | "supplementalPoolThreadCount" => value.is_u64(),
+        // An item of a list must keep the name by which it is found again.
+        _ => match last.strip_prefix(json::BY_NAME) {
+            Some(name) => value.get("name").and_then(Value::as_str) == Some(name),
+            None => value.is_object(),
+        },
     }
 }
 
@@ -379,30 +475,82 @@ fn ancestors(pointer: &str) -> impl Iterator<Item = &str> {
     pointer.char_indices().skip(1).filter(|(_, c)| *c == '/').filter_map(|(i, _)| pointer.get(..i))
 }
 
-fn absolute(pointer: &str) -> PointerBuf {
-    let whole = format!("{DOMAIN}{pointer}");
-    PointerBuf::from_tokens(whole.split('/').skip(1).map(Token::new))
-}
-
-/// Sets a value, making objects on the way where there are none.
-fn set(root: &mut Value, pointer: &str, value: Value) {
-    let mut place = root;
-    for key in pointer.split('/').skip(1) {
-        if !place.is_object() {
-            *place = Value::Object(Map::new());
+/// The JSON pointer of a place in a whole VM, with the indices that items have now.
+fn absolute(domain: &Value, place: &str) -> Option<PointerBuf> {
+    let mut tokens: Vec<Token<'_>> = DOMAIN.split('/').skip(1).map(Token::new).collect();
+    let mut found = Some(domain);
+    for token in place.split('/').skip(1) {
+        match (found, token.starts_with(json::BY_NAME)) {
+            (Some(Value::Array(items)), true) => {
+                let index = json::index(items, token)?;
+                tokens.push(Token::from(index));
+                found = items.get(index);
+            }
+            (_, true) => return None,
+            (place, false) => {
+                tokens.push(Token::new(token));
+                found = place.and_then(|p| p.get(token));
+            }
         }
-        let Value::Object(map) = place else { return };
-        place = map.entry(key).or_insert(Value::Null);
     }
-    *place = value;
+    Some(PointerBuf::from_tokens(tokens))
 }
 
-fn remove(root: &mut Value, pointer: &str) {
-    if let Some((parent, key)) = pointer.rsplit_once('/')
-        && let Some(map) = root.pointer_mut(parent).and_then(Value::as_object_mut)
-    {
-        map.remove(key);
+/// Sets a value at a place, making objects and lists on the way where there are none. An item that a list does not have
+/// is added at its end; nothing is set in one.
+pub(super) fn set(root: &mut Value, place: &str, value: Value) {
+    let mut found = root;
+    let mut at = 0;
+    for key in place.split('/').skip(1) {
+        let here = place.get(..at).unwrap_or_default();
+        at += key.len() + 1;
+        if found.is_null() || !(found.is_object() || found.is_array()) {
+            *found = if NAMED_LISTS.contains(&here) { Value::Array(Vec::new()) } else { Value::Object(Map::new()) };
+        }
+        found = match found {
+            Value::Object(map) => map.entry(key).or_insert(Value::Null),
+            Value::Array(items) => {
+                let index = json::index(items, key).unwrap_or(items.len());
+                if index == items.len() && at == place.len() {
+                    items.push(Value::Null);
+                }
+                let Some(item) = items.get_mut(index) else { return };
+                item
+            }
+            _ => return,
+        };
     }
+    *found = value;
+}
+
+fn remove(root: &mut Value, place: &str) {
+    let Some((parent, key)) = place.rsplit_once('/') else { return };
+    match at_mut(root, parent) {
+        Some(Value::Object(map)) => {
+            map.remove(key);
+        }
+        Some(Value::Array(items)) => {
+            if let Some(index) = json::index(items, key).filter(|i| *i < items.len()) {
+                items.remove(index);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn at_mut<'a>(root: &'a mut Value, place: &str) -> Option<&'a mut Value> {
+    let mut found = root;
+    for token in place.split('/').skip(1) {
+        found = match found {
+            Value::Object(map) => map.get_mut(token)?,
+            Value::Array(items) => {
+                let index = json::index(items, token)?;
+                items.get_mut(index)?
+            }
+            _ => return None,
+        };
+    }
+    Some(found)
 }
 
 #[cfg(test)]

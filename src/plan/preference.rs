@@ -4,7 +4,7 @@
 //! timers only where the VM sets no timer at all; a preferred offset only where the VM has none (KubeVirt
 //! pkg/instancetype/preference/apply/{features,clock}.go).
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::json;
 
@@ -34,7 +34,28 @@ pub struct Preferred {
     pub timers: Value,
     /// `spec.clock.preferredClockOffset`; null where there is none.
     pub offset: Value,
+    /// What else it gives a domain, in the shape of one.
+    pub domain: Value,
+    /// What it gives each disk that does not say otherwise: `bus`, `cache`, `io`, `dedicatedIOThread`.
+    pub disk: Value,
+    /// The model of a network interface that names none.
+    pub interface_model: Option<String>,
 }
+
+/// Where a preference says something of a domain's place (KubeVirt instancetype v1beta1).
+const DOMAIN_FIELDS: [(&str, &str); 4] = [
+    ("/spec/devices/preferredBlockMultiQueue", "/devices/blockMultiQueue"),
+    ("/spec/devices/preferredNetworkInterfaceMultiQueue", "/devices/networkInterfaceMultiqueue"),
+    ("/spec/devices/preferredAutoattachMemBalloon", "/devices/autoattachMemBalloon"),
+    ("/spec/cpu/preferredCPUFeatures", "/cpu/features"),
+];
+/// Where it says something of every disk.
+const DISK_FIELDS: [(&str, &str); 4] = [
+    ("/spec/devices/preferredDiskBus", "/bus"),
+    ("/spec/devices/preferredDiskCache", "/cache"),
+    ("/spec/devices/preferredDiskIO", "/io"),
+    ("/spec/devices/preferredDiskDedicatedIoThread", "/dedicatedIOThread"),
+];
 
 impl Preferred {
     /// Reads a VirtualMachinePreference or VirtualMachineClusterPreference, live or frozen in a ControllerRevision.
@@ -51,7 +72,19 @@ impl Preferred {
             Some(value) if !value.is_object() => Err(format!("{pointer} of {origin} is not an object")),
             value => Ok(value.cloned().unwrap_or_default()),
         };
+        let fields = |fields: &[(&str, &str)]| {
+            let mut all = Value::Object(Map::new());
+            for (from, to) in fields {
+                if let Some(value) = json::at(object, from) {
+                    super::patch::set(&mut all, to, value.clone());
+                }
+            }
+            all
+        };
         Ok(Self {
+            domain: fields(&DOMAIN_FIELDS),
+            disk: fields(&DISK_FIELDS),
+            interface_model: json::text(object, "/spec/devices/preferredInterfaceModel").map(str::to_owned),
             origin: origin.to_owned(),
             hyperv: part("/spec/features/preferredHyperv")?,
             timers: part("/spec/clock/preferredTimer")?,
@@ -87,6 +120,18 @@ impl Preference {
             return None;
         }
         Some((json::at(&preferred.timers, &format!("/{timer}"))?, &preferred.origin))
+    }
+
+    /// What it gives at any other place of a domain, or of a disk, where the VM says nothing; and where from.
+    pub(super) fn gives(&self, place: &str) -> Option<(&Value, &str)> {
+        let preferred = self.read()?;
+        let of_disk = place.strip_prefix("/devices/disks/name=").and_then(|rest| rest.split_once('/'));
+        let value = match of_disk {
+            Some((_, "disk/bus")) => json::at(&preferred.disk, "/bus"),
+            Some((_, field)) => preferred.disk.get(field),
+            None => json::at(&preferred.domain, place),
+        };
+        Some((value?, &preferred.origin))
     }
 
     /// The offset that it gives a VM that has none, and where from.
@@ -126,6 +171,20 @@ mod tests {
         assert_eq!(preference.hyperv(&own, "synictimer/direct"), None, "a struct is not merged");
         assert_eq!(preference.timer(&own, "hpet"), None, "one timer of the VM drops all preferred ones");
         assert_eq!(preference.offset(&own), None);
+    }
+
+    #[test]
+    fn it_speaks_of_devices_and_of_every_disk() {
+        let object = json!({"spec": {"devices": {"preferredDiskBus": "virtio", "preferredDiskCache": "none",
+            "preferredBlockMultiQueue": true, "preferredInterfaceModel": "e1000e"},
+            "cpu": {"preferredCPUFeatures": [{"name": "vmx", "policy": "disable"}]}}});
+        let preference = Preference::Read(Box::new(Preferred::from_object("p", &object).unwrap()));
+        let gives = |place: &str| preference.gives(place).map(|(v, _)| v.clone());
+        assert_eq!(gives("/devices/disks/name=a/disk/bus"), Some(json!("virtio")));
+        assert_eq!(gives("/devices/disks/name=a/cache"), Some(json!("none")));
+        assert_eq!(gives("/devices/disks/name=a/io"), None);
+        assert_eq!(gives("/devices/blockMultiQueue"), Some(json!(true)));
+        assert_eq!(gives("/cpu/features/name=vmx/policy"), Some(json!("disable")));
     }
 
     #[test]

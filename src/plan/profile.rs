@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::tuning::{Enlightenment, Switch};
+use crate::api::overrides::{Enlightenment, Overrides};
 
 /// A data file of ours that does not parse. A test reads them all, so this never reaches a user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,8 +24,7 @@ pub(super) fn parse<T: serde::de::DeserializeOwned>(file: &'static str, text: &s
 }
 
 /// A named set of desired settings.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Profile {
     /// Name, as policies use it.
     pub name: String,
@@ -33,66 +32,95 @@ pub struct Profile {
     pub revision: i32,
     /// One line for people.
     pub summary: String,
-    /// What it says of each enlightenment.
-    pub hyperv: BTreeMap<Enlightenment, HypervValue>,
-    /// What it says of the clock.
-    pub clock: BTreeMap<ClockField, ClockValue>,
+    /// What it says of each setting, by the path that overrides use: `clock.pit`.
+    pub settings: BTreeMap<String, Said>,
+    /// The same values as one typed whole.
+    #[serde(skip)]
+    pub values: Overrides,
 }
 
-/// What a profile says of one enlightenment.
+/// What a profile says of one setting.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct HypervValue {
-    /// On, Off or Leave.
-    pub value: Switch,
-    /// For spinlocks: after how many spins the guest tells the hypervisor.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    /// Why.
-    pub reason: String,
-    /// Where a reader can check it.
-    pub source: String,
-}
-
-/// The parts of the clock block.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "lowercase")]
-pub enum ClockField {
-    /// Offset of the hardware clock.
-    Utc,
-    /// Hyper-V's reference time.
-    Hyperv,
-    /// High precision event timer.
-    Hpet,
-    /// Programmable interval timer.
-    Pit,
-    /// Real-time clock.
-    Rtc,
-}
-
-impl ClockField {
-    /// Pointer below the domain.
-    pub fn pointer(self) -> &'static str {
-        match self {
-            Self::Utc => "/clock/utc",
-            Self::Hyperv => "/clock/timer/hyperv",
-            Self::Hpet => "/clock/timer/hpet",
-            Self::Pit => "/clock/timer/pit",
-            Self::Rtc => "/clock/timer/rtc",
-        }
-    }
-}
-
-/// What a profile says of one part of the clock: the value that is written where there is none.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct ClockValue {
-    /// The value.
+pub struct Said {
+    /// One of the values that an override can have.
     pub value: Value,
     /// Why.
     pub reason: String,
     /// Where a reader can check it.
     pub source: String,
+}
+
+/// A profile as it stands in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    extends: Option<String>,
+    revision: i32,
+    summary: String,
+    settings: BTreeMap<String, Said>,
+}
+
+/// Puts profiles together from what is written, each after the one that it extends.
+fn assemble(written: Vec<Written>) -> Result<Vec<Profile>, String> {
+    let mut profiles: Vec<Profile> = Vec::new();
+    for Written { name, extends, revision, summary, settings: own } in written {
+        let mut settings = match &extends {
+            None => BTreeMap::new(),
+            Some(base) => {
+                let base = profiles.iter().find(|p| p.name == *base);
+                base.ok_or_else(|| format!("{name} extends a profile that does not stand before it"))?.settings.clone()
+            }
+        };
+        settings.extend(own);
+        let values = values_of(&settings).map_err(|e| format!("{name}: {e}"))?;
+        profiles.push(Profile { name, revision, summary, settings, values });
+    }
+    Ok(profiles)
+}
+
+/// The values of settings as overrides hold them.
+fn values_of(settings: &BTreeMap<String, Said>) -> Result<Overrides, String> {
+    let mut nested = serde_json::Map::new();
+    for (path, said) in settings {
+        let (group, name) = path.split_once('.').ok_or_else(|| format!("{path} is not a path"))?;
+        let group = nested.entry(group).or_insert_with(|| Value::Object(serde_json::Map::new()));
+        if let Value::Object(group) = group {
+            group.insert(name.to_owned(), said.value.clone());
+        }
+    }
+    serde_json::from_value(Value::Object(nested)).map_err(|e| e.to_string())
+}
+
+/// What is asked of a VM: a profile, and what a policy has otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Desired<'a> {
+    pub(super) profile: &'static Profile,
+    pub(super) overrides: &'a Overrides,
+}
+
+/// A wanted value, and who wants it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Picked<T> {
+    pub(super) value: Option<T>,
+    /// A policy says so, against the profile or not.
+    pub(super) overridden: bool,
+}
+
+impl<'a> Desired<'a> {
+    /// The value of one setting.
+    pub(super) fn pick<T>(&self, get: impl Fn(&Overrides) -> Option<T>) -> Picked<T> {
+        match get(self.overrides) {
+            Some(value) => Picked { value: Some(value), overridden: true },
+            None => Picked { value: get(&self.profile.values), overridden: false },
+        }
+    }
+
+    /// Reason and source of one setting.
+    pub(super) fn said(&self, path: &str) -> (&'static str, &'static str) {
+        self.profile.settings.get(path).map_or(("", ""), |said| (said.reason.as_str(), said.source.as_str()))
+    }
 }
 
 /// What is known of one enlightenment, whatever the profile.
@@ -109,11 +137,22 @@ pub struct Knowledge {
     /// Whether it needs the Hyper-V clock timer.
     #[serde(default)]
     pub clock: bool,
-    /// Ending of the node label that says that a node has it.
-    pub node: String,
-    /// Only reported where an owner has it on.
+    /// Ending of the node label that says that a node has it. Absent where there is no such label.
     #[serde(default)]
-    pub reports: bool,
+    pub node: Option<String>,
+    /// It needs nothing from a node.
+    #[serde(default)]
+    pub free: bool,
+    /// It needs TSC scaling and a published TSC frequency on every node.
+    #[serde(default)]
+    pub tsc: bool,
+    /// What is written.
+    #[serde(default = "enabled")]
+    pub value: Value,
+}
+
+fn enabled() -> Value {
+    serde_json::json!({"enabled": true})
 }
 
 impl Knowledge {
@@ -123,8 +162,10 @@ impl Knowledge {
     }
 }
 
-static PROFILES: LazyLock<Result<Vec<Profile>, DataError>> =
-    LazyLock::new(|| parse("profiles.yaml", include_str!("data/profiles.yaml")));
+static PROFILES: LazyLock<Result<Vec<Profile>, DataError>> = LazyLock::new(|| {
+    let file = "profiles.yaml";
+    assemble(parse(file, include_str!("data/profiles.yaml"))?).map_err(|cause| DataError { file, cause })
+});
 static ENLIGHTENMENTS: LazyLock<Result<Vec<Knowledge>, DataError>> =
     LazyLock::new(|| parse("enlightenments.yaml", include_str!("data/enlightenments.yaml")));
 
@@ -158,16 +199,38 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_profile_speaks_of_every_enlightenment_with_a_reason_and_a_source() {
-        let known: BTreeSet<_> = enlightenments().unwrap().iter().map(|k| k.name).collect();
+    fn every_profile_speaks_of_every_setting_with_a_reason_and_a_source() {
+        let all: BTreeSet<&String> = named("migration-safe").unwrap().unwrap().settings.keys().collect();
+        for known in enlightenments().unwrap() {
+            let name = serde_json::to_value(known.name).unwrap();
+            assert!(all.contains(&format!("hyperv.{}", name.as_str().unwrap())), "{name}");
+        }
         for profile in profiles().unwrap() {
-            assert_eq!(profile.hyperv.keys().copied().collect::<BTreeSet<_>>(), known, "{}", profile.name);
-            assert_eq!(profile.clock.len(), 5);
-            let texts = profile.hyperv.values().map(|v| (&v.reason, &v.source));
-            for (reason, source) in texts.chain(profile.clock.values().map(|v| (&v.reason, &v.source))) {
-                assert!(reason.len() > 10 && source.len() > 5, "{reason} / {source}");
+            assert_eq!(profile.settings.keys().collect::<BTreeSet<_>>(), all, "{}", profile.name);
+            for (path, said) in &profile.settings {
+                assert!(said.reason.len() > 10 && said.source.len() > 5, "{path}: {said:?}");
+            }
+            // Every value arrived in the typed whole: it prints as it was written.
+            let typed = serde_json::to_value(&profile.values).unwrap();
+            for (path, said) in &profile.settings {
+                let pointer = format!("/{}", path.replace('.', "/"));
+                assert_eq!(typed.pointer(&pointer), Some(&said.value), "{} {path}", profile.name);
             }
         }
+    }
+
+    #[test]
+    fn a_profile_that_extends_one_lists_only_what_differs() {
+        let written: Vec<Written> = parse("profiles.yaml", include_str!("data/profiles.yaml")).unwrap();
+        let profiles = profiles().unwrap();
+        for own in written.iter().filter(|w| w.extends.is_some()) {
+            let base = profiles.iter().find(|p| Some(&p.name) == own.extends.as_ref()).unwrap();
+            for (path, said) in &own.settings {
+                assert_ne!(base.settings[path].value, said.value, "{} repeats {path}", own.name);
+            }
+        }
+        let orphan = "- {name: a, extends: b, revision: 1, summary: c, settings: {}}";
+        assert!(assemble(serde_saphyr::from_str(orphan).unwrap()).unwrap_err().contains("does not stand before"));
     }
 
     #[test]

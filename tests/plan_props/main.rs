@@ -27,7 +27,7 @@ static PLANS: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 /// Tests of this file that end with [`ended`].
-const TESTS: usize = 10;
+const TESTS: usize = 11;
 
 /// Cases of each property, unless `PROPTEST_CASES` asks for more.
 fn config() -> ProptestConfig {
@@ -147,29 +147,45 @@ fn a_value_of_ours_that_somebody_else_changed_stays() {
                 let other = match serde_json::from_str(&entry.now).unwrap() {
                     Value::Bool(now) => json!(!now),
                     Value::String(_) => json!("theirs"),
+                    Value::Number(_) => json!(77),
+                    // An item keeps its name, or it would be another one.
+                    Value::Object(item) if item.contains_key("name") => {
+                        json!({"name": item["name"], "policy": "theirs"})
+                    }
                     _ => json!({"enabled": false, "present": false, "theirs": true}),
                 };
                 put(&mut theirs, &place, &other);
             }
-            "extend" if after.pointer(&place).is_some_and(Value::is_object) => {
+            "extend" if json::at(&after, &place).is_some_and(Value::is_object) => {
                 put(&mut theirs, &format!("{place}/theirs"), &json!(1));
             }
             _ => {
                 let (parent, key) = place.rsplit_once('/').unwrap();
-                theirs.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(key);
+                match json::at(&theirs, parent).unwrap() {
+                    Value::Array(items) => {
+                        let left = items.iter().enumerate().filter(|(i, _)| Some(*i) != json::index(items, key));
+                        let left: Vec<Value> = left.map(|(_, item)| item.clone()).collect();
+                        put(&mut theirs, parent, &json!(left));
+                    }
+                    holder => {
+                        let mut holder = holder.clone();
+                        holder.as_object_mut().unwrap().remove(key);
+                        put(&mut theirs, parent, &holder);
+                    }
+                }
             }
         }
         bump(&mut theirs, &after);
         let (restored, undo) = restore(&theirs);
         let (restored, theirs, original) = (domain_of(&restored), domain_of(&theirs), domain_of(&object));
         for other in &applied.entries {
-            let (mine, at) = (restored.pointer(&other.at), &other.at);
+            let (mine, at) = (json::at(restored, &other.at), &other.at);
             if below(at, &entry.at) || below(&entry.at, at) {
                 continue;
             }
-            assert_eq!(mine, original.pointer(at), "{at} is not back");
+            assert_eq!(mine, json::at(original, at), "{at} is not back");
         }
-        let mut kept = theirs.pointer(&entry.at).cloned();
+        let mut kept = json::at(theirs, &entry.at).cloned();
         for inner in applied.entries.iter().filter(|e| e.at != entry.at && below(&e.at, &entry.at)) {
             let within = inner.at.strip_prefix(&entry.at).unwrap().trim_start_matches('/');
             if how == "extend"
@@ -178,8 +194,8 @@ fn a_value_of_ours_that_somebody_else_changed_stays() {
                 map.remove(within);
             }
         }
-        assert_eq!(restored.pointer(&entry.at), kept.as_ref(), "theirs at {} is gone", entry.at);
-        let is_back = theirs.pointer(&entry.at) == original.pointer(&entry.at);
+        assert_eq!(json::at(restored, &entry.at), kept.as_ref(), "theirs at {} is gone", entry.at);
+        let is_back = json::at(theirs, &entry.at) == json::at(original, &entry.at);
         assert_eq!(undo.kept.contains(&entry.at), !is_back, "{:?}", undo.kept);
     });
 }
@@ -196,6 +212,8 @@ fn a_plan_changes_what_it_names_and_nothing_else() {
         let writes: Vec<&str> = plan.settings.iter().filter(|s| s.is_write()).map(|s| s.pointer.as_str()).collect();
         let mut named: Vec<&str> = entries.iter().map(|e| e.at.as_str()).collect();
         named.sort_unstable();
+        let mut writes = writes;
+        writes.sort_unstable();
         assert_eq!(writes, named);
 
         let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
@@ -229,7 +247,11 @@ fn a_plan_changes_what_it_names_and_nothing_else() {
                 other => panic!("{other}"),
             }
         }
-        assert_eq!(tests, ["/metadata/uid", "/metadata/generation", "/metadata/resourceVersion"]);
+        assert_eq!(tests[..3], ["/metadata/uid", "/metadata/generation", "/metadata/resourceVersion"]);
+        for test in &tests[3..] {
+            let of_disk = test.starts_with(&format!("{DOMAIN}/devices/disks/")) && test.ends_with("/name");
+            assert!(of_disk || *test == format!("{DOMAIN}/cpu/features"), "{test}");
+        }
 
         // KubeVirt takes the result.
         if plan.has_changes() {
@@ -358,6 +380,22 @@ fn neither_nulls_nor_the_order_of_keys_matter() {
 }
 
 #[test]
+fn the_order_of_disks_does_not_matter() {
+    check((stored(), wanted(), world()), |(object, wanted, world)| {
+        let forth = plan_for(&object, &wanted, &world);
+        let mut turned = object.clone();
+        for list in ["/spec/template/spec/domain/devices/disks", "/spec/template/spec/volumes"] {
+            if let Some(items) = turned.pointer_mut(list).and_then(Value::as_array_mut) {
+                items.reverse();
+            }
+        }
+        let back = plan_for(&turned, &wanted, &world);
+        assert_eq!(forth.change.entries, back.change.entries);
+        assert_eq!(forth.summary(), back.summary());
+    });
+}
+
+#[test]
 fn a_forged_pre_image_is_refused_or_harmless() {
     let pointer = prop_oneof![
         Just("/features/hyperv/vapic".to_owned()),
@@ -386,7 +424,7 @@ fn a_forged_pre_image_is_refused_or_harmless() {
     });
     let cut = (any::<prop::sample::Index>(), 0..3_u8, any::<char>());
     check((stored(), forged, any::<String>(), vec(cut, 1..4)), |(object, forged, any, cuts)| {
-        let plan = plan_for(&object, &Wanted::default(), &OFFLINE);
+        let plan = plan_for(&object, &Wanted::default(), &offline());
         let (after, applied) = write(&object, &plan, None);
         let mut damaged: Vec<char> = patch::to_annotation(&applied).chars().collect();
         for (index, how, with) in cuts {
@@ -406,7 +444,16 @@ fn a_forged_pre_image_is_refused_or_harmless() {
             let vm = read(&after);
             let undo = patch::undo(vm.domain(), &accepted);
             let listed = |pointer: &str| {
-                let list = ["/features/hyperv", "/clock/utc", "/clock/timer", "/features/acpi"];
+                let list = [
+                    "/features/hyperv",
+                    "/clock/utc",
+                    "/clock/timer",
+                    "/features/acpi",
+                    "/cpu",
+                    "/devices",
+                    "/ioThreads",
+                    "/ioThreadsPolicy",
+                ];
                 list.iter().any(|a| below(pointer, a))
             };
             let allowed = |pointer: &str| listed(pointer) || ["/features", "/clock"].contains(&pointer);

@@ -1,13 +1,15 @@
 //! What is done with a VM: planned, written, restored, changed by somebody else, as an API server does it.
 
-use serde_json::{Value, json};
+use serde_json::{Value, json as j};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use wintune::api::annotation::APPLIED;
 use wintune::api::record::Applied;
 use wintune::plan::facts::{DOMAIN, Facts, Vm, Wanted};
+use wintune::plan::instancetype::Instancetype;
 use wintune::plan::preference::Preference;
-use wintune::plan::{Plan, patch, plan};
+use wintune::plan::volumes::{Claim, Mode};
+use wintune::plan::{Plan, json, patch, plan};
 
 use crate::generate::*;
 use crate::{PLANS, WRITES};
@@ -18,7 +20,20 @@ pub fn read(object: &Value) -> Vm {
 
 pub fn plan_for(object: &Value, wanted: &Wanted, world: &World) -> Plan {
     PLANS.fetch_add(1, Ordering::Relaxed);
-    let mut facts = Facts { nodes: world.nodes.clone(), ..Facts::offline(read(object)) };
+    let mut facts = Facts {
+        nodes: world.nodes.clone(),
+        capabilities: world.capabilities.clone(),
+        running: world.running.clone(),
+        ..Facts::offline(read(object))
+    };
+    for claim in world.block.iter().flatten() {
+        facts.volumes.insert(claim, Claim { mode: Some(Mode::Block), thick: claim.ends_with('1') });
+    }
+    if object.pointer("/spec/instancetype").is_some()
+        && let Some(owned) = &world.instancetype
+    {
+        facts.instancetype = Instancetype::Read(Box::new(owned.clone()));
+    }
     if let Preference::Read(_) = world.preference {
         facts.preference = world.preference.clone();
     }
@@ -35,9 +50,9 @@ pub fn domain_of(object: &Value) -> &Value {
 pub fn bump(object: &mut Value, before: &Value) {
     let meta = &mut object["metadata"];
     let number = |v: &Value| v.as_str().unwrap().parse::<u64>().unwrap();
-    meta["resourceVersion"] = json!((number(&before["metadata"]["resourceVersion"]) + 3).to_string());
+    meta["resourceVersion"] = j!((number(&before["metadata"]["resourceVersion"]) + 3).to_string());
     if object["spec"] != before["spec"] {
-        object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap() + 1);
+        object["metadata"]["generation"] = j!(before["metadata"]["generation"].as_i64().unwrap() + 1);
     }
     prune(object);
 }
@@ -78,7 +93,12 @@ pub fn put(object: &mut Value, pointer: &str, value: &Value) {
             place.as_array_mut().unwrap().push(value.clone());
             return;
         }
-        place = place.as_object_mut().unwrap().entry(key).or_insert_with(|| json!({}));
+        if let Value::Array(items) = place {
+            let index = json::index(items, key).unwrap();
+            place = &mut items[index];
+            continue;
+        }
+        place = place.as_object_mut().unwrap().entry(key).or_insert_with(|| j!({}));
     }
     *place = value.clone();
 }
@@ -104,6 +124,9 @@ pub fn leaves(value: &Value, at: &str, found: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
             map.iter().for_each(|(key, value)| leaves(value, &format!("{at}/{key}"), found));
+        }
+        Value::Array(items) if !items.is_empty() && items.iter().all(|i| i["name"].is_string()) => {
+            items.iter().for_each(|i| leaves(i, &format!("{at}/name={}", i["name"].as_str().unwrap()), found));
         }
         leaf => {
             found.insert(at.to_owned(), leaf.clone());

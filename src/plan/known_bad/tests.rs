@@ -1,0 +1,1 @@
+//! Each rule, hit and not hit.

@@ -31,9 +31,11 @@ pub(super) fn plan(cx: &Context<'_>) -> Result<(Vec<Setting>, Placed), DataError
     let mut settings = Vec::new();
     settings.extend(model(cx));
     let placement = placement(cx);
-    let on = |place: &str| placement.iter().any(|s| s.pointer == place && s.is_write() && s.desired == json!(true));
-    let dedicated = cx.dedicated() || on(DEDICATED);
-    let isolated = json::flag(cx.domain, ISOLATED) || on(ISOLATED);
+    // What this very plan turns on or off counts, and what stands there otherwise.
+    let planned =
+        |place: &str| placement.iter().find(|s| s.pointer == place && s.is_write()).map(|s| s.desired == json!(true));
+    let dedicated = planned(DEDICATED).unwrap_or_else(|| cx.dedicated());
+    let isolated = planned(ISOLATED).unwrap_or_else(|| json::flag(cx.domain, ISOLATED));
     settings.extend(placement);
     settings.extend(topology(cx)?);
     settings.extend(threads(cx, dedicated));
@@ -271,15 +273,6 @@ fn nested(cx: &Context<'_>) -> Vec<Setting> {
     for (name, feature_name) in [("Intel", "vmx"), ("AMD", "svm")] {
         if vendor(name) {
             settings.push(feature(cx, feature_name, "disable", "cpu.nested", true));
-        }
-    }
-    if json::state(json::at(cx.domain, "/features/hyperv/evmcs"), "enabled") == json::State::On {
-        for setting in settings.iter_mut().filter(|s| s.is_write()) {
-            setting.outcome = Outcome::refused(
-                "nested-beside-evmcs",
-                "the VM has evmcs on, which is for nested Hyper-V and requires vmx",
-                "turn evmcs off, or leave vmx and svm alone",
-            );
         }
     }
     settings

@@ -171,25 +171,36 @@ fn buses(cx: &Context<'_>, disks: &[Disk<'_>]) -> Result<Vec<Setting>, DataError
         };
         let mut setting = Setting::new(disk.place(field), Some(&json!(disk.bus)), json!("virtio"), reason, source);
         setting.effect = Effect::Driver;
-        let outcome = match never_moves(disks, disk, free) {
+        let outcome = match never_moves(disk, free) {
             Some((rule, why)) => Outcome::Stays { rule, why },
             None if disk.bus == "virtio" => Outcome::Satisfied,
-            None => cx.unused("disks.bus").unwrap_or_else(waits),
+            None => cx.unused("disks.bus").unwrap_or_else(|| waits(installer(disks, disk))),
         };
         setting.outcome(outcome)
     };
     Ok(disks.iter().map(setting).collect())
 }
 
-fn waits() -> Outcome {
-    Outcome::Waits {
-        evidence: "proof that this Windows has bound its virtio-blk driver and starts from it (Ready)".to_owned(),
-        unblock: "nothing yet: this release reports the switch and does not make it".to_owned(),
-    }
+/// What a switch waits for. With an installer still in front of the disk an installation may be under way, and that is
+/// no state to prove anything in.
+fn waits(installer: Option<&str>) -> Outcome {
+    const PROOF: &str = "proof that this Windows has bound its virtio-blk driver and starts from it (Ready)";
+    let evidence = match installer {
+        None => PROOF.to_owned(),
+        Some(cd) => format!(
+            "the installer to go (CD-ROM {} starts before the disk, so an installation may be under way), and then {PROOF}",
+            super::detect::printable(cd)
+        ),
+    };
+    let unblock = match installer {
+        None => "this release reports the switch and does not make it",
+        Some(_) => "detach the CD-ROM or put it behind the disk; this release reports the switch and does not make it",
+    };
+    Outcome::Waits { evidence, unblock: unblock.to_owned() }
 }
 
 /// Why a disk stays on its bus for ever.
-fn never_moves(disks: &[Disk<'_>], disk: &Disk<'_>, free: bool) -> Option<(&'static str, String)> {
+fn never_moves(disk: &Disk<'_>, free: bool) -> Option<(&'static str, String)> {
     let fixed = |rule: &'static str, why: &str| Some((rule, why.to_owned()));
     match disk.kind {
         Kind::Cdrom => return fixed("cdrom", "a CD-ROM cannot be on virtio"),
@@ -220,15 +231,6 @@ fn never_moves(disks: &[Disk<'_>], disk: &Disk<'_>, free: bool) -> Option<(&'sta
     }
     if disk.hotplugged() {
         return fixed("hotplugged-disk", "it was hotplugged, and leaves the same way");
-    }
-    if let Some(installer) = installer(disks, disk) {
-        return Some((
-            "installer-attached",
-            format!(
-                "the CD-ROM {} starts before it: an installation may be under way; detach it, or put it behind the disk",
-                super::detect::printable(installer)
-            ),
-        ));
     }
     if !free {
         let source = sizing().map(|s| s.pci.source.as_str()).unwrap_or_default();

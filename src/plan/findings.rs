@@ -8,10 +8,11 @@ use super::context::Context;
 use super::detect::{self, Detection};
 use super::disks::{self, Disk};
 use super::facts::Facts;
+use super::json;
 use super::profile::{self, DataError};
 use super::settings::{Finding, Outcome, Setting, Severity};
 use super::settle::Settled;
-use super::{harvester, known_bad};
+use super::{harvester, known_bad, migration};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,5 +97,31 @@ pub(super) fn of_plan(
             "KubeVirt docs/discard-passthrough.md",
         ));
     }
+    // Where nodes are known the solver says it beside its figures.
+    let blockers = migration::blockers(&settled.change.domain);
+    if settled.migration.is_none() && !blockers.is_empty() {
+        let text = format!("the VM cannot migrate, with or without this plan: {}", blockers.join(", "));
+        found.push(Finding::new(
+            "migration-blocked",
+            Severity::Note,
+            text,
+            "KubeVirt pkg/virt-handler/vm.go:1134-1300",
+        ));
+    }
     Ok(found)
+}
+
+/// What concerns a VM whatever runs in it: a disk that several VMs share is nobody's to tune.
+pub(super) fn of_other_systems(facts: &Facts) -> Option<Finding> {
+    let disks = json::list(facts.vm.domain(), "/devices/disks").iter().filter(|d| json::flag(d, "/shareable"));
+    let names: Vec<String> = disks.filter_map(|d| json::text(d, "/name")).map(detect::printable).collect();
+    (!names.is_empty()).then(|| {
+        let text = format!("{} is shareable and never touched: other VMs write it too", names.join(", "));
+        Finding::new(
+            "shareable-disk",
+            Severity::Note,
+            text,
+            "KubeVirt pkg/virt-launcher/virtwrap/converter/converter.go:100-160",
+        )
+    })
 }

@@ -225,7 +225,7 @@ pub(super) fn solve(cx: &Context<'_>, after: &Value) -> Result<Option<Migration>
 }
 
 /// What keeps a VM from migrating whatever this planner does (KubeVirt pkg/virt-handler/vm.go:1134-1300).
-fn blockers(domain: &Value) -> Vec<String> {
+pub(super) fn blockers(domain: &Value) -> Vec<String> {
     let some = |place: &str| !json::list(domain, place).is_empty();
     let all = [
         (some("/devices/gpus"), "a GPU is passed through"),

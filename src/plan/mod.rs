@@ -183,6 +183,7 @@ pub fn plan(facts: &Facts, wanted: &Wanted) -> Result<Plan, PlanError> {
         detection,
     };
     if !plan.is_windows() {
+        plan.findings.extend(findings::of_other_systems(facts));
         return Ok(plan);
     }
     let cx = Context::new(facts, wanted, profile)?;

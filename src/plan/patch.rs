@@ -390,6 +390,7 @@ fn fits(at: &str, value: &Value) -> bool {
     let last = at.rsplit('/').next().unwrap_or_default();
     match last {
         "enabled"
+        | "present"
         | "dedicatedCpuPlacement"
         | "isolateEmulatorThread"
         | "blockMultiQueue"

@@ -224,8 +224,9 @@ fn a_plan_changes_what_it_names_and_nothing_else() {
             assert!(ours || before.get(pointer) == Some(value), "{pointer} was touched");
         }
         for (pointer, value) in &before {
-            let replaced =
-                entries.iter().any(|e| below(pointer, &e.at) || (value == &json!({}) && below(&e.at, pointer)));
+            let replaced = entries.iter().any(|e| {
+                below(pointer, &e.at) || ((value == &json!({}) || value == &json!([])) && below(&e.at, pointer))
+            });
             assert!(replaced || after.get(pointer) == Some(value), "{pointer} was lost");
         }
 

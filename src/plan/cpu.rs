@@ -38,7 +38,7 @@ pub(super) fn plan(cx: &Context<'_>) -> Result<(Vec<Setting>, Placed), DataError
     let isolated = planned(ISOLATED).unwrap_or_else(|| json::flag(cx.domain, ISOLATED));
     settings.extend(placement);
     settings.extend(topology(cx)?);
-    settings.extend(threads(cx, dedicated));
+    threads(cx, dedicated, &mut settings);
     settings.extend(nested(cx));
     Ok((settings, Placed { dedicated, isolated }))
 }
@@ -203,34 +203,42 @@ fn topology(cx: &Context<'_>) -> Result<Vec<Setting>, DataError> {
 
 /// Two threads to a core, where the vCPUs are host threads of one core; then topoext on AMD, without which the guest
 /// does not see them.
-fn threads(cx: &Context<'_>, dedicated: bool) -> Vec<Setting> {
+fn threads(cx: &Context<'_>, dedicated: bool, settings: &mut Vec<Setting>) {
     let picked = cx.desired.pick(|o| o.cpu.threads);
     let now = json::count(cx.domain, "/cpu/threads").unwrap_or(1).max(1);
-    let mut settings = Vec::new();
-    if picked.value == Some(Switch::On) && now == 1 && dedicated {
-        let refusal = no_threads(cx);
-        let cores = json::count(cx.domain, "/cpu/cores").unwrap_or(1).max(1);
+    if picked.value != Some(Switch::On) || !dedicated {
+        return;
+    }
+    if now == 1 {
+        // The topology of the same plan may set the cores already; then they are halved there.
+        let planned = settings.iter().position(|s| s.pointer == "/cpu/cores" && s.is_write());
+        let planned = planned.and_then(|at| settings.get_mut(at));
+        let cores = planned.as_ref().and_then(|s| s.desired.as_u64()).or_else(|| json::count(cx.domain, "/cpu/cores"));
+        let cores = cores.unwrap_or(1).max(1);
+        let refusal = no_threads(cx, cores);
         let set = |name: &str, value: u64, other: &str| {
             let ask =
                 Ask { place: format!("/cpu/{name}"), desired: json!(value), setting: "cpu.threads", overridden: true };
-            let setting = cx.setting(ask).needs([format!("/cpu/{other}"), DEDICATED.to_owned()]);
-            match refusal.clone().filter(|_| setting.is_write()) {
-                Some(refusal) => setting.outcome(refusal),
-                None => setting,
-            }
+            cx.setting(ask).needs([format!("/cpu/{other}"), DEDICATED.to_owned()])
         };
-        settings.push(set("threads", 2, "cores"));
-        if refusal.is_none() {
-            settings.push(set("cores", cores / 2, "threads"));
+        let two = set("threads", 2, "cores");
+        match (refusal, planned) {
+            (Some(refusal), _) => {
+                let two = if two.is_write() { two.outcome(refusal) } else { two };
+                settings.push(two);
+                return;
+            }
+            (None, Some(planned)) => {
+                planned.desired = json!(cores / 2);
+                planned.needs.extend(["/cpu/threads".to_owned(), DEDICATED.to_owned()]);
+            }
+            (None, None) => settings.push(set("cores", cores / 2, "threads")),
         }
+        settings.push(two);
     }
     let two = now == 2 || settings.iter().any(|s| s.pointer == "/cpu/threads" && s.is_write());
     let amd = |class: &Class| class.vendor() == Some("AMD");
-    if picked.value == Some(Switch::On)
-        && two
-        && dedicated
-        && cx.eligible.as_ref().is_some_and(|e| e.count() > 0 && e.all(amd))
-    {
+    if two && cx.eligible.as_ref().is_some_and(|e| e.count() > 0 && e.all(amd)) {
         let mut setting = feature(cx, "topoext", "require", "cpu.threads", false);
         setting.needs.push("/cpu/threads".to_owned());
         let has = cx.every_known_node("has the CPU feature topoext", |c| c.has("cpu-feature.node.kubevirt.io/topoext"));
@@ -239,10 +247,9 @@ fn threads(cx: &Context<'_>, dedicated: bool) -> Vec<Setting> {
         }
         settings.push(setting);
     }
-    settings
 }
 
-fn no_threads(cx: &Context<'_>) -> Option<Outcome> {
+fn no_threads(cx: &Context<'_>, cores: u64) -> Option<Outcome> {
     if cx.harvester {
         return Some(Outcome::refused(
             "harvester-topology",
@@ -250,7 +257,7 @@ fn no_threads(cx: &Context<'_>) -> Option<Outcome> {
             "nothing to do",
         ));
     }
-    if json::count(cx.domain, "/cpu/cores").unwrap_or(1) % 2 != 0 {
+    if cores % 2 != 0 {
         return Some(Outcome::refused(
             "odd-cores",
             "an odd number of cores does not halve",

@@ -128,8 +128,10 @@ static RULES: LazyLock<Result<Vec<Rule>, DataError>> =
 pub fn detect(facts: &Facts) -> Result<Detection, DataError> {
     let rules = RULES.as_ref().map_err(Clone::clone)?;
     let mut signs: Vec<Sign> = Vec::new();
+    // Read once: every rule about marks looks at all of them.
+    let marks = [facts.vm.marks(false).collect::<Vec<_>>(), facts.vm.marks(true).collect::<Vec<_>>()];
     for rule in rules {
-        for found in found(rule, facts) {
+        for found in found(rule, facts, &marks) {
             // Of the rules with one id the first that matches a place counts: `win*` before `*`.
             if !signs.iter().any(|s| s.id == rule.id && s.found == found) {
                 signs.push(Sign { id: rule.id.clone(), found, says: rule.says, weight: rule.weight });
@@ -166,7 +168,7 @@ pub fn annotation_keys() -> impl Iterator<Item = &'static str> {
 const WINDOWS_ID: &str = "mswindows";
 
 /// The places at which a rule matches, each in words.
-fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
+fn found(rule: &Rule, facts: &Facts, marks: &[Vec<(&str, &str)>; 2]) -> Vec<String> {
     let vm = &facts.vm;
     let domain = vm.domain();
     let volumes = json::list(&vm.spec, "/template/spec/volumes");
@@ -177,7 +179,10 @@ fn found(rule: &Rule, facts: &Facts) -> Vec<String> {
         Place::Label | Place::Annotation => {
             let annotations = rule.at == Place::Annotation;
             let what = if annotations { "annotation" } else { "label" };
-            vm.marks(annotations)
+            let [labels, annotated] = marks;
+            let marks = if annotations { annotated } else { labels };
+            marks
+                .iter()
                 .filter(|(k, v)| json::matches(&rule.key, k) && json::matches(&rule.value, v))
                 .map(|(k, v)| format!("{what} {}={}", printable(k), printable(v)))
                 .collect()

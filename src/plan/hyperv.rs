@@ -33,7 +33,7 @@ pub(super) fn plan(cx: &Context<'_>, clock: &ClockWillBe) -> Result<Vec<Setting>
         let path = setting_name(known.name);
         let (reason, source) = cx.desired.said(path);
         let pointer = known.pointer();
-        let own = json::at(domain, &pointer);
+        let own = json::at(domain, pointer);
         // Where the VM says nothing, its preference speaks for its owner, unless this very plan gives the VM the
         // struct that holds the field: the two are not merged.
         let holder = known.field.split_once('/').map(|(holder, _)| holder);
@@ -50,9 +50,9 @@ pub(super) fn plan(cx: &Context<'_>, clock: &ClockWillBe) -> Result<Vec<Setting>
                 (None, Some((_, origin))) => format!("{reason}; given by {origin}").into(),
                 (None, None) => reason.into(),
             };
-            let needs = known.requires.iter().map(|r| format!("/features/hyperv/{}", field_of(*r)));
+            let needs = known.requires.iter().map(|r| pointer_of(*r).to_owned());
             let clock = known.clock.then(|| "/clock/timer/hyperv".to_owned());
-            Setting::new(pointer.clone(), current, desired, reason, source).needs(needs.chain(clock))
+            Setting::new(pointer.to_owned(), current, desired, reason, source).needs(needs.chain(clock))
         };
         let switch = |to: bool| {
             if own.is_none() {
@@ -142,9 +142,9 @@ fn setting_name(enlightenment: Enlightenment) -> &'static str {
     NAMES.get(&enlightenment).map_or("", String::as_str)
 }
 
-fn field_of(enlightenment: Enlightenment) -> &'static str {
+fn pointer_of(enlightenment: Enlightenment) -> &'static str {
     let known = enlightenments().unwrap_or_default().iter().find(|k| k.name == enlightenment);
-    known.map_or("", |k| k.field.as_str())
+    known.map_or("", |k| k.pointer())
 }
 
 /// Whether a feature that is missing may go in.

@@ -74,18 +74,22 @@ pub fn state(value: Option<&Value>, key: &str) -> State {
     }
 }
 
-/// Compares `text` in lower case with a pattern in which a leading or trailing `*` stands for anything.
+/// Compares `text`, whatever the case of its letters, with a lower-case pattern in which a leading or trailing `*` stands
+/// for anything.
 pub fn matches(pattern: &str, text: &str) -> bool {
-    let text = text.to_lowercase();
-    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
-        (Some(""), _) | (_, Some("")) => true,
-        (Some(_), Some(_)) => {
-            let inner = pattern.trim_matches('*');
-            text.contains(inner)
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let starts = |text: &[u8], start: &[u8]| text.get(..start.len()).is_some_and(|t| t.eq_ignore_ascii_case(start));
+    match pattern {
+        [] => text.is_empty(),
+        [b'*'] => true,
+        [b'*', inner @ .., b'*'] => {
+            inner.is_empty() || text.windows(inner.len()).any(|w| w.eq_ignore_ascii_case(inner))
         }
-        (None, Some(start)) => text.starts_with(start),
-        (Some(end), None) => text.ends_with(end),
-        (None, None) => text == pattern,
+        [b'*', end @ ..] => {
+            text.len() >= end.len() && starts(text.get(text.len() - end.len()..).unwrap_or_default(), end)
+        }
+        [start @ .., b'*'] => starts(text, start),
+        _ => text.eq_ignore_ascii_case(pattern),
     }
 }
 

@@ -275,18 +275,21 @@ pub(super) fn hits(cx: &Context<'_>, domain: &Value, settings: &[Setting]) -> Re
     Ok(rules()?.iter().filter(|rule| rule.when.iter().all(|c| c.holds(cx, &after))).collect())
 }
 
-/// Refuses what the plan would do of a rule. Whether anything changed.
+/// Refuses what the plan would do of a rule. Whether that takes a write away.
 pub(super) fn refuse(cx: &Context<'_>, rule: &'static Rule, settings: &mut [Setting]) -> bool {
-    let mut changed = false;
+    let mut taken = false;
+    if rule.severity == Weight::Warn || rule.refuse.is_empty() {
+        return taken;
+    }
     for setting in settings.iter_mut() {
         let planned = matches!(setting.outcome, Outcome::Write | Outcome::Waits { .. });
-        if planned && rule.severity == Weight::Refuse && rule.refuse.iter().any(|p| fits(p, &setting.field)) {
-            setting.outcome =
-                Outcome::Refused { rule: Cow::Borrowed(&rule.id), why: rule.words(cx), unblock: rule.unblock.clone() };
-            changed = true;
+        if planned && rule.refuse.iter().any(|p| fits(p, &setting.field)) {
+            taken |= setting.is_write();
+            let (rule_id, unblock) = (Cow::Borrowed(rule.id.as_str()), rule.unblock.clone());
+            setting.outcome = Outcome::Refused { rule: rule_id, why: rule.words(cx), unblock };
         }
     }
-    changed
+    taken
 }
 
 /// What is said of a rule that holds whatever the plan does.

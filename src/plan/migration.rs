@@ -101,7 +101,7 @@ impl<'a> Needs<'a> {
             let given =
                 || json::state(facts.preference.hyperv(domain, &known.field).map(|(v, _)| v), "enabled") == State::On;
             if let Some(node) = &known.node
-                && (on(&known.pointer(), "enabled") || given())
+                && (on(known.pointer(), "enabled") || given())
                 && !hyperv.contains(&node.as_str())
             {
                 hyperv.push(node);

@@ -35,6 +35,7 @@ pub mod volumes;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::api::conditions::truncate;
 use crate::api::record::{DetectionSummary, PlanSummary};
@@ -178,12 +179,13 @@ pub fn plan(facts: &Facts, wanted: &Wanted) -> Result<Plan, PlanError> {
         findings: findings::of_vm(facts, &detection)?,
         migration: None,
         assumptions: Vec::new(),
-        change: patch::Change { domain: vm.domain().clone(), entries: Vec::new(), created: Vec::new() },
+        change: patch::Change { domain: Value::Null, entries: Vec::new(), created: Vec::new() },
         guest: None,
         detection,
     };
     if !plan.is_windows() {
         plan.findings.extend(findings::of_other_systems(facts));
+        plan.change.domain = vm.domain().clone();
         return Ok(plan);
     }
     let cx = Context::new(facts, wanted, profile)?;

@@ -19,6 +19,8 @@ pub struct NodePool {
     classes: Vec<Class>,
     /// The class of each node.
     class_of: Vec<usize>,
+    /// How many nodes each class has.
+    sizes: Vec<u32>,
 }
 
 /// One node that KubeVirt schedules VMs to.
@@ -148,8 +150,12 @@ impl NodePool {
             let class = Class::of(node);
             let known = pool.classes.iter().position(|c| *c == class);
             pool.class_of.push(known.unwrap_or(pool.classes.len()));
-            if known.is_none() {
-                pool.classes.push(class);
+            match known.and_then(|known| pool.sizes.get_mut(known)) {
+                Some(size) => *size += 1,
+                None => {
+                    pool.classes.push(class);
+                    pool.sizes.push(1);
+                }
             }
         }
         pool.nodes = nodes;
@@ -173,6 +179,13 @@ impl NodePool {
             ),
             tolerations: json::list(spec, "/tolerations"),
         };
+        if placement.selector.is_none() && placement.terms.is_empty() {
+            // Taints are the same throughout a class, so no node has to be looked at.
+            let tolerated = |class: &Class| class.untolerated(placement.tolerations).is_none();
+            let classes = self.classes.iter().zip(&self.sizes);
+            let counts = classes.map(|(class, size)| if tolerated(class) { *size } else { 0 }).collect();
+            return Eligible { pool: self.clone(), placement, counts };
+        }
         let mut counts = vec![0; self.classes.len()];
         for (node, class) in self.nodes.iter().zip(&self.class_of) {
             let Some(kind) = self.classes.get(*class) else { continue };

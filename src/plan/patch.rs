@@ -61,16 +61,24 @@ pub fn change(domain: &Value, settings: &[Setting]) -> Change {
     writes.sort_by(|a, b| a.pointer.cmp(&b.pointer));
     let mut change = Change { domain: domain.clone(), entries: Vec::new(), created: Vec::new() };
     for setting in writes {
-        let was = json::at(&change.domain, &setting.pointer).map(Value::to_string);
-        for parent in ancestors(&setting.pointer) {
-            if json::at(&change.domain, parent).is_none() {
-                change.created.push(parent.to_owned());
+        let was = json::at(&change.domain, &setting.pointer).map(text);
+        let holder = setting.pointer.rsplit_once('/').map_or("", |(holder, _)| holder);
+        if was.is_none() && json::at(&change.domain, holder).is_none() {
+            for parent in ancestors(&setting.pointer) {
+                if json::at(&change.domain, parent).is_none() {
+                    change.created.push(parent.to_owned());
+                }
             }
         }
         set(&mut change.domain, &setting.pointer, setting.desired.clone());
-        change.entries.push(Entry { at: setting.pointer.clone(), was, now: setting.desired.to_string() });
+        change.entries.push(Entry { at: setting.pointer.clone(), was, now: text(&setting.desired) });
     }
     change
+}
+
+fn text(value: &Value) -> String {
+    // A value that was parsed can always be written.
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// The fewest operations that turn one domain into another, at or above the given places only.
@@ -353,7 +361,7 @@ fn closed_list() -> &'static Result<BTreeSet<String>, DataError> {
     static LIST: LazyLock<Result<BTreeSet<String>, DataError>> = LazyLock::new(|| {
         let mut all: BTreeSet<String> = COMPANIONS.iter().chain(&PLAIN).map(|c| (*c).to_owned()).collect();
         for known in enlightenments()? {
-            all.insert(known.pointer());
+            all.insert(known.pointer().to_owned());
             all.insert(format!("{}/enabled", known.pointer()));
         }
         for field in ClockField::ALL {

@@ -149,6 +149,9 @@ pub struct Knowledge {
     /// What is written.
     #[serde(default = "enabled")]
     pub value: Value,
+    /// Pointer below the domain.
+    #[serde(skip)]
+    pointer: String,
 }
 
 fn enabled() -> Value {
@@ -157,8 +160,8 @@ fn enabled() -> Value {
 
 impl Knowledge {
     /// Pointer below the domain.
-    pub fn pointer(&self) -> String {
-        format!("/features/hyperv/{}", self.field)
+    pub fn pointer(&self) -> &str {
+        &self.pointer
     }
 }
 
@@ -166,8 +169,13 @@ static PROFILES: LazyLock<Result<Vec<Profile>, DataError>> = LazyLock::new(|| {
     let file = "profiles.yaml";
     assemble(parse(file, include_str!("data/profiles.yaml"))?).map_err(|cause| DataError { file, cause })
 });
-static ENLIGHTENMENTS: LazyLock<Result<Vec<Knowledge>, DataError>> =
-    LazyLock::new(|| parse("enlightenments.yaml", include_str!("data/enlightenments.yaml")));
+static ENLIGHTENMENTS: LazyLock<Result<Vec<Knowledge>, DataError>> = LazyLock::new(|| {
+    let mut all: Vec<Knowledge> = parse("enlightenments.yaml", include_str!("data/enlightenments.yaml"))?;
+    for known in &mut all {
+        known.pointer = format!("/features/hyperv/{}", known.field);
+    }
+    Ok(all)
+});
 
 /// Every profile.
 ///

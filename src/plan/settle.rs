@@ -125,14 +125,20 @@ fn of_disk(setting: &Setting) -> bool {
 
 /// Refuses writes whose company was taken away. Whether there was one.
 fn forsaken(cx: &Context<'_>, settings: &mut [Setting]) -> bool {
+    let gone = |s: &Setting| matches!(s.outcome, Outcome::Refused { .. } | Outcome::Stays { .. });
+    if !settings.iter().any(|s| gone(s) && !s.pointer.is_empty()) {
+        return false;
+    }
+    let at = |s: &Setting, need: &str| {
+        s.pointer.strip_prefix(need).is_some_and(|rest| matches!(rest, "" | "/enabled" | "/present"))
+    };
     let missing = |need: &String| {
-        let there = json::at(cx.domain, need).is_some() || cx.facts.preference.gives(need).is_some();
-        let mut at = settings.iter().filter(|s| {
-            s.pointer.strip_prefix(need.as_str()).is_some_and(|rest| matches!(rest, "" | "/enabled" | "/present"))
-        });
-        !there
-            && at.clone().count() > 0
-            && at.all(|s| matches!(s.outcome, Outcome::Refused { .. } | Outcome::Stays { .. }))
+        let (mut taken, mut left) = (false, false);
+        for setting in settings.iter().filter(|s| at(s, need)) {
+            taken |= gone(setting);
+            left |= !gone(setting);
+        }
+        taken && !left && json::at(cx.domain, need).is_none() && cx.facts.preference.gives(need).is_none()
     };
     let found = settings.iter().enumerate().filter(|(_, s)| s.is_write()).find_map(|(index, s)| {
         let need = s.needs.iter().find(|n| missing(n))?;

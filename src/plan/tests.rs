@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::tuning::{Enlightenment, Switch};
 use facts::Vm;
-use serde_json::{Value, json};
+use serde_json::json;
 
 fn vm(edit: &Value) -> Vm {
     let mut object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
@@ -56,7 +56,7 @@ fn one_fault_refuses_the_whole_set() {
     let passthrough =
         json!({"spec": {"template": {"spec": {"domain": {"features": {"hypervPassthrough": {"enabled": true}}}}}}});
     all_refused(&plan_of(&passthrough), "hyperv-passthrough");
-    assert_eq!(ids(&plan_of(&passthrough)), ["hyperv-passthrough-on-bios"]);
+    assert_eq!(ids(&plan_of(&passthrough)), ["hyperv-passthrough-on-bios", "migration-blocked"]);
     let without_memory = json!({"spec": {"template": {"spec": {"domain": {"memory": null}}}}});
     all_refused(&plan_of(&without_memory), "kubevirt-rules");
 }
@@ -65,7 +65,7 @@ fn one_fault_refuses_the_whole_set() {
 fn what_a_reader_should_know_is_found() {
     let empty = json!({"spec": {"template": {"spec": {"domain": {"features": {"hypervPassthrough": {}},
         "firmware": {"bootloader": {"efi": {"secureBoot": false}}}}}}}});
-    assert_eq!(ids(&plan_of(&empty)), ["hyperv-passthrough-empty"]);
+    assert_eq!(ids(&plan_of(&empty)), ["hyperv-passthrough-empty", "migration-blocked"]);
     // The record has room for all of it.
     let danger = plan_of(&empty).danger().unwrap();
     assert!(danger.ends_with("remove it or write enabled: true"), "{danger}");

@@ -88,6 +88,18 @@ fn hyperv(domain: &Value, add: Add<'_>) {
     }
 }
 
+/// Names a disk in a violation; most have none, so nothing is written for them.
+struct At<'a> {
+    index: usize,
+    name: &'a str,
+}
+
+impl std::fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "disks[{}] {:?}", self.index, self.name)
+    }
+}
+
 fn disks(vm: &Vm, domain: &Value, add: Add<'_>) {
     let disks = json::list(domain, "/devices/disks");
     let volumes: BTreeSet<&str> =
@@ -95,7 +107,7 @@ fn disks(vm: &Vm, domain: &Value, add: Add<'_>) {
     let (mut names, mut orders) = (BTreeSet::new(), BTreeSet::new());
     for (index, disk) in disks.iter().enumerate() {
         let name = json::text(disk, "/name").unwrap_or_default();
-        let at = format!("disks[{index}] {name:?}");
+        let at = At { index, name };
         let cdrom = json::at(disk, "/cdrom").is_some();
         if !names.insert(name) {
             add(format!("{at}: another disk has the same name"), DISKS);
@@ -116,9 +128,10 @@ fn disks(vm: &Vm, domain: &Value, add: Add<'_>) {
     }
 }
 
-fn bus(disk: &Value, at: &str, cdrom: bool, add: Add<'_>) {
-    let kind = ["disk", "cdrom", "lun"].into_iter().find(|k| json::at(disk, &format!("/{k}")).is_some());
-    let bus = kind.and_then(|k| json::text(disk, &format!("/{k}/bus"))).unwrap_or("");
+fn bus(disk: &Value, at: &At<'_>, cdrom: bool, add: Add<'_>) {
+    let there = |k: &&str| disk.get(*k).is_some_and(|v| !v.is_null());
+    let kind = ["disk", "cdrom", "lun"].into_iter().find(there);
+    let bus = kind.and_then(|k| disk.get(k)?.get("bus")?.as_str()).unwrap_or("");
     if !["", "virtio", "scsi", "sata", "usb"].contains(&bus) {
         add(format!("{at}: bus {bus:?} is not known"), DISKS);
     }
@@ -137,8 +150,9 @@ fn bus(disk: &Value, at: &str, cdrom: bool, add: Add<'_>) {
     }
 }
 
-fn block_size(disk: &Value, at: &str, add: Add<'_>) {
-    let size = |name: &str| json::at(disk, &format!("/blockSize/custom/{name}")).and_then(Value::as_u64);
+fn block_size(disk: &Value, at: &At<'_>, add: Add<'_>) {
+    let Some(custom) = json::at(disk, "/blockSize/custom") else { return };
+    let size = |name: &str| custom.get(name).and_then(Value::as_u64);
     let (Some(logical), Some(physical)) = (size("logical"), size("physical")) else { return };
     if logical > physical {
         add(format!("{at}: logical block size {logical} is over the physical {physical}"), DISKS);
@@ -148,7 +162,7 @@ fn block_size(disk: &Value, at: &str, add: Add<'_>) {
     }
 }
 
-fn one_of(disk: &Value, field: &str, known: &[&str], at: &str, add: Add<'_>) {
+fn one_of(disk: &Value, field: &str, known: &[&str], at: &At<'_>, add: Add<'_>) {
     if let Some(other) = json::text(disk, field).filter(|v| !known.contains(v)) {
         add(format!("{at}: {} {other:?} is not one of {}", field.trim_start_matches('/'), known.join(", ")), DISKS);
     }

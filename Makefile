@@ -18,14 +18,15 @@ test: control-plane ## Run every test; the last lines say how many ran and what 
 
 generate: ## Write crds/ and the chart's copies anew.
 	cargo run --quiet --bin wintune -- crds --out crds
+	mkdir -p schemas && cargo run --quiet --bin wintune -- schema > schemas/plan.v1alpha1.json
 	rm -rf charts/wintune/files/crds && mkdir -p charts/wintune/files && cp -r crds charts/wintune/files/crds
 
 lint: ## Check format, lints and generated files.
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(MAKE) --no-print-directory generate
-	git diff --exit-code -- crds charts/wintune/files
-	@test -z "$$(git status --porcelain -- crds charts/wintune/files)" || { echo "crds/ or its copies have files that git does not know"; exit 1; }
+	git diff --exit-code -- crds schemas charts/wintune/files
+	@test -z "$$(git status --porcelain -- crds schemas charts/wintune/files)" || { echo "crds/, schemas/ or their copies have files that git does not know"; exit 1; }
 
 release: ## Build the static binary, target/<host>/release/wintune, and check that it is static.
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --bin wintune --target $(TARGET)

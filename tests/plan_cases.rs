@@ -198,6 +198,48 @@ fn check(case: &Case, plan: &Value) {
     assert_eq!(spoken, if case.confidence == "No" { 0 } else { EVERYTHING.len() }, "{name}");
 }
 
+/// A day before any review is due.
+const TODAY: &str = "2026-12-01";
+
+/// What profile performance comes to on every version of KubeVirt and Harvester, a line for each group of equal ones.
+fn by_version(path: &str) -> String {
+    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+    let kubevirt = (2..=9).map(|m| ("--kubevirt", format!("1.{m}")));
+    let harvester = (4..=9).map(|m| ("--harvester", format!("1.{m}")));
+    for (option, version) in kubevirt.chain(harvester) {
+        let run =
+            wintune(&["plan", "-o", "json", "--date", TODAY, "--profile", "performance", option, &version, "-f", path]);
+        assert!(matches!(run.code, 0 | 2) && run.err.is_empty(), "{path}: {}", run.err);
+        let list: Value = serde_json::from_str(&run.out).unwrap();
+        let plan = &list["items"][0];
+        let mut text = String::new();
+        for setting in plan["settings"].as_array().unwrap() {
+            let (field, outcome) = (setting["field"].as_str().unwrap(), &setting["outcome"]);
+            match outcome["is"].as_str().unwrap() {
+                "write" => text += &format!("  write {field} {}\n", setting["desired"]),
+                "refused" | "stays" => {
+                    text += &format!(
+                        "  {} {field}: {}\n",
+                        outcome["is"].as_str().unwrap(),
+                        outcome["rule"].as_str().unwrap()
+                    )
+                }
+                "waits" | "kept" => text += &format!("  {} {field}\n", outcome["is"].as_str().unwrap()),
+                _ => {}
+            }
+        }
+        for finding in plan["findings"].as_array().unwrap() {
+            text += &format!("  {} {}\n", finding["severity"].as_str().unwrap(), finding["id"].as_str().unwrap());
+        }
+        let name = format!("{} {version}", option.trim_start_matches("--"));
+        match lines.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, versions)) => versions.push(name),
+            None => lines.push((text, vec![name])),
+        }
+    }
+    lines.into_iter().map(|(text, versions)| format!("{}:\n{text}", versions.join(", "))).collect()
+}
+
 #[test]
 fn plans_of_our_own_vms_are_as_written_down() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -207,16 +249,21 @@ fn plans_of_our_own_vms_are_as_written_down() {
     for file in yaml_files(&root.join("tests/fixtures/vms")) {
         // The path is part of no output.
         let file = file.strip_prefix(root).unwrap();
+        let path = file.to_str().unwrap();
+        let mut outputs: Vec<(String, String)> = Vec::new();
         for (output, ending) in [("table", "txt"), ("json", "json")] {
-            let run = wintune(&["plan", "-o", output, "-f", file.to_str().unwrap()]);
-            assert!(matches!(run.code, 0 | 2) && run.err.is_empty(), "{}: {}", file.display(), run.err);
-            let name = format!("{}.{ending}", stem(file));
+            let run = wintune(&["plan", "-o", output, "--date", TODAY, "-f", path]);
+            assert!(matches!(run.code, 0 | 2) && run.err.is_empty(), "{path}: {}", run.err);
+            outputs.push((format!("{}.{ending}", stem(file)), run.out));
+        }
+        outputs.push((format!("{}.versions.txt", stem(file)), by_version(path)));
+        for (name, out) in outputs {
             let known = std::fs::read_to_string(golden.join(&name)).unwrap_or_default();
-            if known != run.out {
-                let diff = similar::TextDiff::from_lines(&known, &run.out);
+            if known != out {
+                let diff = similar::TextDiff::from_lines(&known, &out);
                 differing.push(diff.unified_diff().header(&name, "now").to_string());
                 if update {
-                    std::fs::write(golden.join(&name), &run.out).unwrap();
+                    std::fs::write(golden.join(&name), &out).unwrap();
                 }
             }
             written.insert(name);
@@ -224,7 +271,7 @@ fn plans_of_our_own_vms_are_as_written_down() {
     }
     let there: BTreeSet<String> =
         std::fs::read_dir(&golden).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    assert!(written.len() >= 22, "only {written:?}");
+    assert!(written.len() >= 33, "only {written:?}");
     assert!(differing.is_empty(), "plans differ from tests/golden:\n{}", differing.join("\n"));
     assert_eq!(there, written, "goldens without a fixture, or the other way round");
     assert!(!update, "the goldens are as they were; run again without WINTUNE_UPDATE_GOLDEN");

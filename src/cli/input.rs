@@ -12,6 +12,7 @@ use super::ManifestArgs;
 use crate::api::record::PolicyKind;
 use crate::api::tuning::{ClusterWindowsTuning, ClusterWindowsTuningSpec, WindowsTuning, WindowsTuningSpec};
 use crate::observe::index;
+use crate::plan::capabilities::CapabilitiesFile;
 use crate::plan::consent::{Policy, PolicyView};
 use crate::plan::detect::printable;
 use crate::plan::facts::{ManifestError, Vm};
@@ -117,6 +118,17 @@ pub(super) fn manifests(args: &ManifestArgs) -> (Vec<Manifest>, Vec<InputError>)
         }
     }
     (manifests, faults)
+}
+
+/// What a file says of a cluster.
+pub(super) fn capabilities(path: &Path) -> Result<CapabilitiesFile, InputError> {
+    let file = name(path);
+    let text = read(path)?;
+    serde_saphyr::from_str_with_options(&text, limits()).map_err(|error| InputError::Yaml {
+        file,
+        document: "1".to_owned(),
+        cause: explain(&error, 0),
+    })
 }
 
 /// The policy of a file, with its namespace where it names one.

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use k8s_openapi::jiff::civil::Date;
 
 pub use input::InputError;
 pub use operator::OperatorArgs;
@@ -45,6 +46,8 @@ enum Command {
         /// Only this one.
         name: Option<String>,
     },
+    /// Print the JSON Schema of `wintune plan -o json`.
+    Schema,
     /// Print our CustomResourceDefinitions, or write each into a file of a folder.
     Crds {
         /// Write them into this folder.
@@ -67,6 +70,25 @@ struct ManifestArgs {
     /// File with one WindowsTuning or ClusterWindowsTuning to plan with.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// What the cluster can do, where none is asked.
+#[derive(Debug, Args)]
+struct ClusterArgs {
+    /// Plan for this version of KubeVirt (1.2 to 1.9), by the bundled table.
+    #[arg(long, value_name = "VERSION", group = "capable")]
+    kubevirt: Option<String>,
+    /// Plan for this version of Harvester (1.4 to 1.9), by the bundled table.
+    #[arg(long, value_name = "VERSION", group = "capable")]
+    harvester: Option<String>,
+    /// File of kind Capabilities that says what the cluster can do, and which nodes it has.
+    #[arg(long, value_name = "FILE", group = "capable")]
+    capabilities: Option<PathBuf>,
+    /// Plan as of this day, for rules that are to be reviewed by a date. Default: today.
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    date: Option<Date>,
 }
 
 /// Arguments of `plan`.
@@ -99,7 +121,8 @@ enum Output {
 struct ExplainArgs {
     #[command(flatten)]
     manifests: ManifestArgs,
-    /// Only settings whose field contains this text, such as `synic`.
+    /// Only settings whose field contains this text, such as `synic`; or `VM.FIELD` for those of one VM.
+    #[arg(value_name = "[VM.]FIELD")]
     field: Option<String>,
 }
 
@@ -109,6 +132,17 @@ pub enum CliError {
     /// Manifests or policies could not be read; each line names file, document and field.
     #[error("{}", .0.iter().map(|fault| harmless(&fault.to_string(), "\t")).collect::<Vec<_>>().join("\n"))]
     Input(Vec<InputError>),
+    /// A version or file of capabilities that cannot be used.
+    #[error("{what}: {cause}")]
+    Capabilities {
+        /// Which option or file.
+        what: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// No VM or field of that name.
+    #[error("{0}")]
+    NotFound(String),
     /// No plan could be made.
     #[error(transparent)]
     Plan(#[from] crate::plan::PlanError),
@@ -157,6 +191,7 @@ impl Cli {
             Command::Explain(args) => explain::run(&args),
             Command::Restore(args) => restore::run(args),
             Command::Profiles { name } => profiles::run(name.as_deref()),
+            Command::Schema => print(&render::schema()?).map(|()| ExitCode::SUCCESS),
             Command::Crds { out } => crds::run(out.as_deref()),
             Command::Operator(args) => operator::run(args),
         }

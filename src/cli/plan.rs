@@ -4,13 +4,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::input::{self, InputError, Manifest, PolicyFile};
+use k8s_openapi::jiff::Zoned;
+use k8s_openapi::jiff::civil::Date;
 use serde_json::Value;
 
-use super::{CliError, ManifestArgs, Output, PlanArgs, print, render};
+use super::{CliError, ClusterArgs, ManifestArgs, Output, PlanArgs, print, render};
 use crate::api::record::PolicyKind;
 use crate::api::tuning::Mode;
+use crate::plan::capabilities::{Capabilities, CapabilitiesError};
 use crate::plan::consent::{Consent, Marks, Policies, Policy, decide};
-use crate::plan::facts::{Facts, Wanted};
+use crate::plan::facts::{Facts, Nodes, Wanted};
+use crate::plan::nodes::NodePool;
 use crate::plan::{Plan, json, patch, plan};
 use crate::rollout::{Instance, Run, run as when};
 
@@ -60,10 +64,11 @@ fn warn_of_overwriting(planned: &Planned) {
     if patch::could_overwrite(&planned.manifest.vm, &plan.change) {
         eprintln!(
             "note: this manifest was not read from a cluster, and the patch puts {} in whole, over what the VM there may have; make it from the VM itself: kubectl get vm {} -n {} -o yaml | wintune plan -f - -o patch",
-            ["clock", "features"]
+            plan.change
+                .created
                 .iter()
-                .filter(|n| plan.change.created.contains(&format!("/{n}")))
-                .copied()
+                .filter(|c| c.matches('/').count() == 1)
+                .map(|c| c.trim_start_matches('/'))
                 .collect::<Vec<_>>()
                 .join(" and "),
             plan.vm.name,
@@ -75,10 +80,12 @@ fn warn_of_overwriting(planned: &Planned) {
 /// Plans every manifest with the profile or policy that was given.
 pub(super) fn plan_all(args: &ManifestArgs) -> Result<Outcome, CliError> {
     let policy = args.policy.as_deref().map(input::policy).transpose().map_err(|f| CliError::Input(vec![f]))?;
+    let cluster = Given::read(&args.cluster)?;
     let (manifests, mut faults) = input::manifests(args);
     let mut planned = Vec::new();
     for manifest in manifests {
-        let (facts, wanted, mut says) = asked(args, policy.as_ref(), &manifest);
+        let (mut facts, wanted, mut says) = asked(args, policy.as_ref(), &manifest);
+        cluster.put_into(&mut facts);
         let plan = match wanted.map(|wanted| plan(&facts, &wanted)) {
             // Of this VM alone, unless the command line asked for it.
             Some(Err(cause)) if args.profile.is_none() => {
@@ -98,6 +105,45 @@ pub(super) fn plan_all(args: &ManifestArgs) -> Result<Outcome, CliError> {
         planned.push(Planned { manifest, plan, says });
     }
     Ok(Outcome { planned, faults })
+}
+
+/// What the command line says of the cluster.
+struct Given {
+    capabilities: Option<Arc<Capabilities>>,
+    nodes: Option<Arc<NodePool>>,
+    today: Date,
+}
+
+impl Given {
+    fn read(args: &ClusterArgs) -> Result<Self, CliError> {
+        let fault = |what: &str| {
+            let what = what.to_owned();
+            move |e: CapabilitiesError| CliError::Capabilities { what, cause: e.to_string() }
+        };
+        let (capabilities, nodes) = match (&args.kubevirt, &args.harvester, &args.capabilities) {
+            (Some(version), _, _) => (Some(Capabilities::of_kubevirt(version).map_err(fault("--kubevirt"))?), None),
+            (_, Some(version), _) => (Some(Capabilities::of_harvester(version).map_err(fault("--harvester"))?), None),
+            (_, _, Some(path)) => {
+                let name = path.display().to_string();
+                let file = input::capabilities(path).map_err(|f| CliError::Input(vec![f]))?;
+                let (own, nodes) = Capabilities::of_file(&name, file).map_err(fault(&name))?;
+                (Some(own), nodes)
+            }
+            _ => (None, None),
+        };
+        let today = args.date.unwrap_or_else(|| Zoned::now().date());
+        Ok(Self { capabilities: capabilities.map(Arc::new), nodes: nodes.map(|n| Arc::new(NodePool::new(n))), today })
+    }
+
+    fn put_into(&self, facts: &mut Facts) {
+        facts.today = Some(self.today);
+        if let Some(capabilities) = &self.capabilities {
+            facts.capabilities = capabilities.clone();
+        }
+        if let Some(nodes) = &self.nodes {
+            facts.nodes = Nodes::Known(nodes.clone());
+        }
+    }
 }
 
 /// What is asked of a VM, and what the operator would make of it. The VM's own annotations count as they do there.

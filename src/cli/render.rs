@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use similar::TextDiff;
@@ -12,11 +13,11 @@ use super::CliError;
 use super::input::Manifest;
 use super::plan::Planned;
 use crate::plan::detect::Confidence;
-use crate::plan::settings::{Outcome, Setting};
+use crate::plan::settings::{Effect, Outcome, Setting};
 use crate::plan::{Plan, patch};
 
 /// The published shape of `-o json` and `-o yaml`.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PlanList<'a> {
     api_version: &'static str,
@@ -26,6 +27,13 @@ struct PlanList<'a> {
 
 fn list<'a>(plans: impl Iterator<Item = &'a Plan>) -> PlanList<'a> {
     PlanList { api_version: "wintune.dev/v1alpha1", kind: "PlanList", items: plans.collect() }
+}
+
+/// The JSON Schema of `-o json`, as it is published in `schemas/`.
+pub(super) fn schema() -> Result<String, CliError> {
+    let mut schema = schemars::schema_for!(PlanList<'static>);
+    schema.insert("$id".to_owned(), "https://wintune.dev/schemas/v1alpha1/plan.json".into());
+    serde_json::to_string_pretty(&schema).map(|t| t + "\n").map_err(|e| CliError::Print(e.to_string()))
 }
 
 pub(super) fn json<'a>(plans: impl Iterator<Item = &'a Plan>) -> Result<String, CliError> {
@@ -90,16 +98,42 @@ pub(super) fn without_plan(text: &mut String, manifest: &Manifest, why: &str) {
 
 fn one(text: &mut String, plan: &Plan) {
     heading(text, plan);
-    if !plan.settings.is_empty() {
+    for (title, shown) in groups(plan) {
+        if shown.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "  {title}:");
         let mut builder = Builder::default();
         builder.push_record(["SETTING", "NOW", "WANTED", "OUTCOME"]);
-        for setting in &plan.settings {
+        for setting in shown {
             let now = setting.current.as_ref().map_or_else(|| "-".to_owned(), Value::to_string);
             builder.push_record([setting.field.clone(), now, setting.desired.to_string(), outcome(setting)]);
         }
         indented(text, builder);
     }
+    let satisfied: Vec<&str> =
+        plan.settings.iter().filter(|s| s.outcome == Outcome::Satisfied).map(|s| s.field.as_str()).collect();
+    if !satisfied.is_empty() {
+        let _ = writeln!(text, "  already so: {}", satisfied.join(", "));
+    }
+    if let Some(migration) = &plan.migration {
+        let _ = writeln!(text, "  nodes that can take it: {}", migration.words());
+    }
     notes(text, plan);
+}
+
+/// Settings by what it takes to have them.
+fn groups(plan: &Plan) -> [(&'static str, Vec<&Setting>); 4] {
+    let of = |fits: fn(&Setting) -> bool| plan.settings.iter().filter(|s| fits(s)).collect();
+    [
+        ("no driver needed", of(|s| s.is_write() && s.effect == Effect::PowerCycle)),
+        (
+            "needs driver proof, or something that this release does not have",
+            of(|s| matches!(s.outcome, Outcome::Waits { .. })),
+        ),
+        ("refused", of(|s| matches!(s.outcome, Outcome::Refused { .. }))),
+        ("stays as it is", of(|s| matches!(s.outcome, Outcome::Kept { .. } | Outcome::Stays { .. }))),
+    ]
 }
 
 /// One line that says which VM, whether it is Windows, and what comes of it.
@@ -114,7 +148,8 @@ pub(super) fn heading(text: &mut String, plan: &Plan) {
         Confidence::Unsure => "perhaps Windows",
     };
     let summary = plan.summary();
-    let _ = write!(text, "{name}: {verdict} ({signs})");
+    let version = plan.guest.as_ref().map(|g| format!(", {g}")).unwrap_or_default();
+    let _ = write!(text, "{name}: {verdict}{version} ({signs})");
     if plan.is_windows() {
         let _ = write!(
             text,
@@ -138,6 +173,14 @@ pub(super) fn notes(text: &mut String, plan: &Plan) {
         {
             said.push(why);
             let _ = writeln!(text, "  refused, {rule}: {why}; {unblock}");
+        }
+    }
+    for setting in &plan.settings {
+        if let Outcome::Waits { evidence, unblock } = &setting.outcome
+            && !said.contains(&evidence.as_str())
+        {
+            said.push(evidence);
+            let _ = writeln!(text, "  waits for {evidence}; {unblock}");
         }
     }
     for hold in &plan.holds {

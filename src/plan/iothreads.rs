@@ -84,6 +84,16 @@ fn pool(cx: &Context<'_>, virtio: &[&Disk<'_>], overridden: bool, placed: Placed
     if !matches!(policy.outcome, Outcome::Write | Outcome::Satisfied) {
         return Ok(vec![policy]);
     }
+    if !cx.facts.capabilities.serves(COUNT) {
+        policy.outcome = Outcome::refused(
+            "not-served",
+            "this KubeVirt has no pools of I/O threads",
+            "a thread for each disk is planned instead; upgrade KubeVirt, or offline name its version with --kubevirt or --harvester",
+        );
+        let mut settings = vec![policy];
+        settings.extend(dedicated(cx, virtio, overridden));
+        return Ok(settings);
+    }
     if size.is_none() && vcpus < sizing.least_vcpus {
         return Ok(dedicated(cx, virtio, overridden));
     }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::context::Context;
 use super::disks::{Disk, Kind, disks};
 use super::json::{self, State};
+use super::patch::item_of;
 use super::profile::{DataError, parse};
 use super::settings::{Finding, Outcome, Setting, Severity};
 
@@ -269,21 +270,43 @@ struct After<'a> {
     settings: &'a [Setting],
 }
 
+/// A rule that holds for a VM as it would be.
+pub(super) struct Hit {
+    pub(super) rule: &'static Rule,
+    /// The disks that it speaks of; `None` where it speaks of none in particular.
+    disks: Option<Vec<String>>,
+}
+
 /// The rules that hold for a VM as it would be.
-pub(super) fn hits(cx: &Context<'_>, domain: &Value, settings: &[Setting]) -> Result<Vec<&'static Rule>, DataError> {
+pub(super) fn hits(cx: &Context<'_>, domain: &Value, settings: &[Setting]) -> Result<Vec<Hit>, DataError> {
     let after = After { domain, disks: disks(&cx.with_domain(domain)), settings };
-    Ok(rules()?.iter().filter(|rule| rule.when.iter().all(|c| c.holds(cx, &after))).collect())
+    let holding = rules()?.iter().filter(|rule| rule.when.iter().all(|c| c.holds(cx, &after)));
+    let hit = |rule: &'static Rule| {
+        let wanted = rule.when.iter().find_map(|c| c.disk.as_ref());
+        let names = |wanted: &DiskCondition| {
+            let fitting = after.disks.iter().filter(|d| d.kind == Kind::Disk && wanted.fits(d));
+            fitting.map(|d| d.name.to_owned()).collect()
+        };
+        Hit { rule, disks: wanted.map(names) }
+    };
+    Ok(holding.map(hit).collect())
 }
 
 /// Refuses what the plan would do of a rule. Whether that takes a write away.
-pub(super) fn refuse(cx: &Context<'_>, rule: &'static Rule, settings: &mut [Setting]) -> bool {
+pub(super) fn refuse(cx: &Context<'_>, hit: &Hit, settings: &mut [Setting]) -> bool {
+    let rule = hit.rule;
     let mut taken = false;
     if rule.severity == Weight::Warn || rule.refuse.is_empty() {
         return taken;
     }
+    // What is wrong with one disk is no reason to leave another alone.
+    let concerned = |place: &str| match (item_of(place), &hit.disks) {
+        (Some((list, name)), Some(disks)) if list.starts_with("/devices/disks/") => disks.iter().any(|d| d == name),
+        _ => true,
+    };
     for setting in settings.iter_mut() {
         let planned = matches!(setting.outcome, Outcome::Write | Outcome::Waits { .. });
-        if planned && rule.refuse.iter().any(|p| fits(p, &setting.field)) {
+        if planned && rule.refuse.iter().any(|p| fits(p, &setting.field)) && concerned(&setting.pointer) {
             taken |= setting.is_write();
             let (rule_id, unblock) = (Cow::Borrowed(rule.id.as_str()), rule.unblock.clone());
             setting.outcome = Outcome::Refused { rule: rule_id, why: rule.words(cx), unblock };

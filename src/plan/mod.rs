@@ -204,8 +204,10 @@ pub fn plan(facts: &Facts, wanted: &Wanted) -> Result<Plan, PlanError> {
         if matches!(facts.nodes, Nodes::Assumed) {
             plan.assumptions.push("no nodes were given: every node is taken to have the Hyper-V features".to_owned());
         }
-        plan.assumptions.extend(facts.capabilities.origin.assumption());
     }
+    // A table of versions is no cluster, changes or not.
+    let bundled = !matches!(facts.capabilities.origin, capabilities::Origin::Assumed);
+    plan.assumptions.extend(facts.capabilities.origin.assumption().filter(|_| bundled || plan.has_changes()));
     Ok(plan)
 }
 

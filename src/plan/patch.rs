@@ -129,7 +129,7 @@ fn operations<'a>(before: &Value, after: &Value, places: impl Iterator<Item = &'
 }
 
 /// The item of a list that a place lies in, and its name.
-fn item_of(place: &str) -> Option<(&str, &str)> {
+pub(super) fn item_of(place: &str) -> Option<(&str, &str)> {
     let start = place.find(&format!("/{}", json::BY_NAME))? + 1;
     let end = place.get(start..)?.find('/').map_or(place.len(), |at| start + at);
     Some((place.get(..end)?, place.get(start + json::BY_NAME.len()..end)?))

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::context::Context;
 use super::facts::Wanted;
 use super::json;
-use super::known_bad::{self, Rule};
+use super::known_bad::{self, Hit, Rule};
 use super::migration::{self, ENOUGH, Migration};
 use super::patch::{self, Change};
 use super::profile::DataError;
@@ -37,7 +37,7 @@ pub(super) fn settle(cx: &Context<'_>, wanted: &Wanted, settings: &mut [Setting]
         let change = patch::change(cx.domain, settings);
         let hits = known_bad::hits(cx, &change.domain, settings)?;
         // Every rule has its say before the next round: `|`, not `||`.
-        if hits.iter().fold(false, |changed, rule| known_bad::refuse(cx, rule, settings) | changed) {
+        if hits.iter().fold(false, |changed, hit| known_bad::refuse(cx, hit, settings) | changed) {
             continue;
         }
         let solved = migration::solve(cx, &change.domain)?;
@@ -62,12 +62,12 @@ pub(super) fn settle(cx: &Context<'_>, wanted: &Wanted, settings: &mut [Setting]
 }
 
 /// Rules that no refusal speaks of already.
-fn left_over(hits: Vec<&'static Rule>, settings: &[Setting]) -> Vec<&'static Rule> {
-    let said = |rule: &&&'static Rule| {
+fn left_over(hits: Vec<Hit>, settings: &[Setting]) -> Vec<&'static Rule> {
+    let said = |rule: &&'static Rule| {
         let refused = |s: &Setting| matches!(&s.outcome, Outcome::Refused { rule: by, .. } if *by == rule.id);
         !settings.iter().any(refused)
     };
-    hits.iter().filter(said).copied().collect()
+    hits.iter().map(|hit| hit.rule).filter(|rule| said(&rule)).collect()
 }
 
 fn refuse_writes(settings: &mut [Setting], refusal: &Outcome) {

@@ -4,7 +4,7 @@
 CONTROL_PLANE = tests/control-plane/build
 TARGET = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help demo test generate lint release control-plane
+.PHONY: help demo test fuzz-nightly bench generate lint release control-plane
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,8 +13,15 @@ demo: control-plane ## Tune six VMs on a real API server, show what came of it, 
 	cargo build --quiet --bin wintune --example demo
 	target/debug/examples/demo target/debug/wintune
 
-test: control-plane ## Run every test; the last lines say how many ran and what was skipped.
+test: control-plane ## Fuzz briefly, then run every test; the last lines say how many ran and what was skipped.
+	fuzz/run 5
 	tests/run
+
+fuzz-nightly: ## Fuzz every target for a minute.
+	fuzz/run 60
+
+bench: ## Time a plan beside the parsing of its VM; the last line is the ratio.
+	cargo bench --bench plan
 
 generate: ## Write crds/ and the chart's copies anew.
 	cargo run --quiet --bin wintune -- crds --out crds
@@ -23,6 +30,7 @@ generate: ## Write crds/ and the chart's copies anew.
 
 lint: ## Check format, lints and generated files.
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(MAKE) --no-print-directory generate
 	git diff --exit-code -- crds schemas charts/wintune/files

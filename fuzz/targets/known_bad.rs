@@ -1,6 +1,4 @@
 //! Rules of known-bad combinations: a file with a fault is answered with that fault, never with a panic.
-//!
-//! Not in Cargo.toml yet: `wintune::plan::known_bad` does not exist.
 #![no_main]
 
 use libfuzzer_sys::{Corpus, fuzz_target};

@@ -170,13 +170,13 @@ fn no_numa(cx: &Context<'_>) -> Option<Outcome> {
     None
 }
 
-/// One socket for a Windows client that has more than it uses; the number of vCPUs stays.
+/// One socket for a Windows desktop that has more than it uses; the number of vCPUs stays.
 fn topology(cx: &Context<'_>) -> Result<Vec<Setting>, DataError> {
     let picked = cx.desired.pick(|o| o.cpu.topology);
     let sockets = json::count(cx.domain, "/cpu/sockets").unwrap_or(1);
-    let client = cx.guest.as_ref().is_some_and(|(guest, _)| guest.client);
-    let wanted = picked.value == Some(Switch::On) && (picked.overridden || client);
-    if !wanted || sockets <= sizing()?.client.sockets {
+    let desktop = cx.guest.as_ref().is_some_and(|(guest, _)| guest.desktop);
+    let wanted = picked.value == Some(Switch::On) && (picked.overridden || desktop);
+    if !wanted || sockets <= sizing()?.desktop.sockets {
         return Ok(Vec::new());
     }
     let threads = json::count(cx.domain, "/cpu/threads").unwrap_or(1).max(1);

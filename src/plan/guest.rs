@@ -17,7 +17,7 @@ pub struct Guest {
     /// For people.
     pub name: String,
     /// A desktop edition.
-    pub client: bool,
+    pub desktop: bool,
     marks: Vec<String>,
     agent: Vec<String>,
     #[serde(default)]

@@ -85,9 +85,9 @@ fn topology(cx: &Context<'_>, found: &mut Vec<Finding>) {
     } else if of("sockets") > 1 && !hotplug {
         found.push(Finding::new("harvester-sockets", Severity::Warning, format!("cpu.sockets is {}: the next save of Harvester's form puts all vCPUs into one socket; set sockets to 1 and cores to the product", of("sockets")), source));
     }
-    let client = cx.guest.as_ref().is_some_and(|(guest, _)| guest.client);
-    if hotplug && client {
-        found.push(Finding::new("harvester-hotplug-sockets", Severity::Warning, "with CPU hotplug Harvester gives every vCPU a socket, and a Windows client uses at most two; turn CPU and memory hotplug off for this VM", source));
+    let desktop = cx.guest.as_ref().is_some_and(|(guest, _)| guest.desktop);
+    if hotplug && desktop {
+        found.push(Finding::new("harvester-hotplug-sockets", Severity::Warning, "with CPU hotplug Harvester gives every vCPU a socket, and a Windows desktop uses at most two; turn CPU and memory hotplug off for this VM", source));
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Sizing {
     #[serde(rename = "ioThreads")]
     pub(super) io_threads: IoThreads,
     pub(super) pci: Pci,
-    pub(super) client: Client,
+    pub(super) desktop: Desktop,
     pub(super) record: Record,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Pci {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Client {
+pub(super) struct Desktop {
     pub(super) sockets: u64,
     #[serde(rename = "source")]
     _source: String,

@@ -39,6 +39,8 @@ pub struct VirtualMachineStatus {
     pub state_change_requests: Vec<StateChangeRequest>,
     /// The preference that KubeVirt froze for this VM.
     pub preference_ref: Option<FrozenRef>,
+    /// The instancetype that KubeVirt froze for this VM.
+    pub instancetype_ref: Option<FrozenRef>,
 }
 
 /// Where KubeVirt keeps what it froze for a VM.

@@ -4,6 +4,7 @@
 //! the lease ends the process, so that no write of an old leader is ever under way beside a new one.
 
 mod backoff;
+mod capabilities;
 mod health;
 mod leader;
 pub mod metrics;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 use crate::api::kubevirt::VirtualMachine;
 use crate::apply::events::Events;
 use crate::apply::writer::Writer;
+use crate::observe::claims::Claims;
 use crate::observe::preference::Preferences;
 use crate::observe::served;
 use crate::observe::watches::{self, Stores, Watches};
@@ -157,12 +159,16 @@ async fn operate(
         metrics: metrics.clone(),
         failures: backoff::Failures::default(),
         preferences: Preferences::new(client.clone()),
+        claims: Claims::new(client.clone()),
     });
     let election = leader::election(&client, options);
     let leading = {
         let (stores, sender, metrics) = (stores.clone(), sender.clone(), metrics.clone());
+        let client = client.clone();
         leader::hold(election.clone(), async move {
             stores.wait_until_synced().await;
+            // Before anything is planned: a plan that learns later what the cluster can do would be a second write.
+            capabilities::learn(&client, &stores).await;
             lead.send_replace(true);
             metrics.leader(true);
             // Everything that happened while another replica led.
@@ -177,11 +183,13 @@ async fn operate(
         std::future::pending::<()>().await;
     };
     let reconciling = reconciling(context.clone(), stores.clone(), queue, shutdown.clone());
+    let learning = capabilities::keep_learning(client.clone(), stores.clone(), sender.clone());
     let statuses = policy_status::run(client, stores.clone(), writer, metrics, options.status_interval);
     let outcome = tokio::select! {
         biased;
         () = leading => Err(OperatorError::LeaseLost),
         () = reconciling => if *shutdown.borrow() { Ok(()) } else { Err(OperatorError::Ended("the queue")) },
+        () = learning => Err(OperatorError::Ended("the reading of capabilities")),
         () = drivers => Err(OperatorError::Ended("a watch")),
         () = statuses => Err(OperatorError::Ended("the status writer")),
         () = synced => Err(OperatorError::Ended("the readiness")),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{Timestamp, Zoned};
 use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 
@@ -17,6 +17,7 @@ use crate::apply::events::Events;
 use crate::apply::vm::{ApplyError, Change, Written};
 use crate::apply::writer::{WriteError, Writer};
 use crate::apply::{record, vm as vm_writer};
+use crate::observe::claims::Claims;
 use crate::observe::live::{self, ReadError};
 use crate::observe::preference::Preferences;
 use crate::observe::snapshot::Snapshot;
@@ -35,6 +36,7 @@ pub(super) struct Context {
     pub(super) metrics: Arc<Metrics>,
     pub(super) failures: Failures,
     pub(super) preferences: Preferences,
+    pub(super) claims: Claims,
 }
 
 /// Why a look at a VM failed; it is tried again.
@@ -194,8 +196,16 @@ async fn say_failed(decided: &Decided, error: &ReconcileError, context: &Context
 
 /// Plans and decides for a snapshot.
 async fn decide(mut snapshot: Snapshot, context: &Context) -> Result<Decided, ReconcileError> {
-    if let (Consent::Given(_), Some(reference)) = (&snapshot.consent, &snapshot.preference) {
-        snapshot.facts.preference = context.preferences.read(&snapshot.facts.vm.namespace, reference).await?;
+    if matches!(snapshot.consent, Consent::Given(_)) {
+        let namespace = &snapshot.facts.vm.namespace;
+        if let Some(reference) = &snapshot.preference {
+            snapshot.facts.preference = context.preferences.preference(namespace, reference).await?;
+        }
+        if let Some(reference) = &snapshot.instancetype {
+            snapshot.facts.instancetype = context.preferences.instancetype(namespace, reference).await?;
+        }
+        context.claims.put_into(&mut snapshot.facts).await;
+        snapshot.facts.today = Some(Zoned::now().date());
     }
     let plan = match &snapshot.consent {
         Consent::Given(given) => Some(plan::plan(&snapshot.facts, &given.wanted)),

@@ -37,6 +37,11 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// Whether the API server does not know the kind.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Api { cause, .. } if matches!(&**cause, kube::Error::Api(s) if s.code == 404))
+    }
+
     /// Whether the API server said that we may not.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if matches!(&**cause, kube::Error::Api(s) if s.code == 403))

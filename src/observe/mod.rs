@@ -2,6 +2,8 @@
 //!
 //! Nothing here decides anything and nothing here writes.
 
+pub mod capabilities;
+pub mod claims;
 pub mod index;
 pub mod live;
 pub mod preference;

@@ -7,10 +7,10 @@ use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 use serde_json::Value;
 
-use super::preference::PreferenceRef;
+use super::preference::{Family, Reference};
 use super::watches::Stores;
 use crate::api::conditions::truncate;
-use crate::api::kubevirt::VirtualMachine;
+use crate::api::kubevirt::{FrozenRef, VirtualMachine};
 use crate::api::record::{PolicyKind, RecordStatus, TunedVirtualMachine};
 use crate::plan::consent::{self, Consent, Marks};
 use crate::plan::facts::{Facts, ManifestError, Nodes, Running, Vm};
@@ -33,7 +33,9 @@ pub struct Snapshot {
     /// What is known of its instance.
     pub instance: Instance,
     /// Its preference, which is read only where a plan is made.
-    pub preference: Option<PreferenceRef>,
+    pub preference: Option<Reference>,
+    /// Its instancetype, likewise.
+    pub instancetype: Option<Reference>,
     /// Why there is no record although one of this name lies there.
     pub foreign_record: Option<String>,
 }
@@ -59,8 +61,9 @@ impl Stores {
             pending: !vm.status.state_change_requests.is_empty(),
             deleting: vm.metadata.deletion_timestamp.is_some(),
         };
-        let frozen = vm.status.preference_ref.as_ref().and_then(|r| r.controller_revision_ref.as_ref());
-        Ok(self.complete(parsed, instance, frozen.map(|r| r.name.as_str())))
+        let name = |r: &Option<FrozenRef>| Some(r.as_ref()?.controller_revision_ref.as_ref()?.name.clone());
+        let frozen = [name(&vm.status.preference_ref), name(&vm.status.instancetype_ref)];
+        Ok(self.complete(parsed, instance, frozen))
     }
 
     /// What is known of a VM that was just read.
@@ -75,10 +78,12 @@ impl Stores {
             pending: !json::list(object, "/status/stateChangeRequests").is_empty(),
             deleting: json::at(object, "/metadata/deletionTimestamp").is_some(),
         };
-        Ok(self.complete(vm, instance, json::text(object, "/status/preferenceRef/controllerRevisionRef/name")))
+        let name =
+            |of: &str| json::text(object, &format!("/status/{of}/controllerRevisionRef/name")).map(str::to_owned);
+        Ok(self.complete(vm, instance, [name("preferenceRef"), name("instancetypeRef")]))
     }
 
-    fn complete(&self, vm: Vm, mut instance: Instance, frozen: Option<&str>) -> Snapshot {
+    fn complete(&self, vm: Vm, mut instance: Instance, [preferred, typed]: [Option<String>; 2]) -> Snapshot {
         let of_this_name = ObjectRef::new(&vm.name).within(&vm.namespace);
         let vmi = self.instances.get(&of_this_name);
         instance.exists |= vmi.is_some();
@@ -113,7 +118,8 @@ impl Stores {
         let applied = status.and_then(|s| s.applied.as_ref());
         let ours = applied.map(|a| a.entries.iter().map(|e| e.at.clone()).collect()).unwrap_or_default();
         let consent_by_annotation = matches!(&consent, Consent::Given(g) if g.by.kind == PolicyKind::Annotation);
-        let reference = PreferenceRef::of(&vm.spec, frozen);
+        let reference = Reference::of(Family::Preference, &vm.spec, preferred.as_deref());
+        let instancetype = Reference::of(Family::Instancetype, &vm.spec, typed.as_deref());
         let preference = match &reference {
             None => Preference::None,
             Some(_) => Preference::Unread { why: "nothing was planned yet".to_owned() },
@@ -122,13 +128,14 @@ impl Stores {
             guest_os,
             guest_name,
             nodes: Nodes::Known(self.pool()),
+            capabilities: self.capabilities(),
             preference,
             running,
             ours,
             consent_by_annotation,
             ..Facts::offline(vm)
         };
-        Snapshot { facts, consent, record, instance, preference: reference, foreign_record }
+        Snapshot { facts, consent, record, instance, preference: reference, instancetype, foreign_record }
     }
 
     /// Who decides for a VM with these marks.

@@ -25,6 +25,7 @@ use super::index::PolicyIndex;
 use crate::api::kubevirt::{self, Namespace, Node, VirtualMachine, VirtualMachineInstance};
 use crate::api::record::TunedVirtualMachine;
 use crate::api::tuning::{ClusterWindowsTuning, OnWithdrawal, WindowsTuning};
+use crate::plan::capabilities::Capabilities;
 use crate::plan::nodes::{NodePool, NodeView, Taint};
 
 /// Objects in one answer while listing; keeps the peak small when a cluster has thousands of VMs.
@@ -48,6 +49,7 @@ pub struct Stores {
     pub cluster_tunings: Store<DeserializeGuard<ClusterWindowsTuning>>,
     policies: RwLock<Arc<PolicyIndex>>,
     pool: RwLock<Arc<NodePool>>,
+    capabilities: RwLock<Arc<Capabilities>>,
     /// What each policy that was ever seen said of its withdrawal, by UID: its deletion carries its last words, and
     /// records follow only at the rate of writes.
     last_words: RwLock<HashMap<String, OnWithdrawal>>,
@@ -121,6 +123,19 @@ impl Stores {
         self.pool.read().map(|p| p.clone()).unwrap_or_else(|poisoned| poisoned.into_inner().clone())
     }
 
+    /// What the cluster can do, as it was last asked.
+    pub fn capabilities(&self) -> Arc<Capabilities> {
+        self.capabilities.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over what the cluster said. Returns whether that differs from before.
+    pub fn learn(&self, capabilities: Capabilities) -> bool {
+        let mut known = self.capabilities.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = **known != capabilities;
+        *known = Arc::new(capabilities);
+        changed
+    }
+
     /// What a policy said of its withdrawal when it was last seen, alive or in its deletion.
     pub fn last_words(&self, uid: &str) -> Option<OnWithdrawal> {
         self.last_words.read().unwrap_or_else(PoisonError::into_inner).get(uid).copied()
@@ -179,6 +194,7 @@ pub fn start(client: &Client) -> Watches {
         cluster_tunings,
         policies: RwLock::default(),
         pool: RwLock::default(),
+        capabilities: RwLock::new(Capabilities::assumed()),
         last_words: RwLock::default(),
         synced: AtomicBool::new(false),
     });

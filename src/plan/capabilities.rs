@@ -178,6 +178,12 @@ impl Capabilities {
         })
     }
 
+    /// The newest row of the bundled table, for what is newer than it.
+    pub fn newest() -> Self {
+        let last = TABLE.as_ref().ok().and_then(|t| t.kubevirt.last()).map(|row| row.version.as_str());
+        last.and_then(|version| Self::of_kubevirt(version).ok()).unwrap_or_else(|| (*Self::assumed()).clone())
+    }
+
     /// What the bundled table says of a version of Harvester: `1.8`, `v1.8.2`.
     ///
     /// # Errors
@@ -228,6 +234,14 @@ impl Capabilities {
     pub fn may_be(&self, versions: &[Version]) -> bool {
         self.kubevirt.as_ref().is_some_and(|v| versions.contains(v))
     }
+}
+
+/// Every field of a domain that a plan can write, dotted, lists standing for their items.
+pub fn fields_of_interest() -> Vec<String> {
+    super::patch::places()
+        .into_iter()
+        .map(|place| place.split('/').skip(1).filter(|t| !t.starts_with(BY_NAME)).collect::<Vec<_>>().join("."))
+        .collect()
 }
 
 /// Whether a dotted field is a place or holds it. Items of a list count as the list: `devices.disks.io` is

@@ -379,6 +379,23 @@ fn closed_list() -> &'static Result<BTreeSet<String>, DataError> {
     &LIST
 }
 
+/// Every place at which a plan can write, those of disks for a disk of no name.
+pub(super) fn places() -> BTreeSet<String> {
+    let mut all = closed_list().as_ref().cloned().unwrap_or_default();
+    all.extend(OF_DISKS.iter().map(|field| format!("/devices/disks/{}/{field}", json::BY_NAME)));
+    // Switches of timers that have none in KubeVirt's API are in the list for every timer alike.
+    all.retain(|place| {
+        ![
+            "/clock/utc/tickPolicy",
+            "/clock/utc/present",
+            "/clock/timer/kvm/tickPolicy",
+            "/clock/timer/hyperv/tickPolicy",
+        ]
+        .contains(&place.as_str())
+    });
+    all
+}
+
 /// The longest name that Kubernetes gives an object, and so a disk.
 const MAX_NAME: usize = 253;
 

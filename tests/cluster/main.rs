@@ -6,6 +6,7 @@
 // Tests end with the first thing that is not as expected, and say where.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod capabilities;
 mod cases;
 mod consent;
 mod crash;

@@ -148,6 +148,11 @@ async fn scenario(cluster: &Cluster, round: usize) -> Result<(), String> {
         let mut vm = windows(cluster, name);
         vm["metadata"]["labels"]["by"] = json!("namespace");
         vm["spec"]["preference"] = crate::preference::place(preference, "rbac");
+        // Instancetypes lie in the same places; one that is not there is asked for as well.
+        let kinds = ["VirtualMachineInstancetype", "VirtualMachineClusterInstancetype"];
+        if let Some(kind) = kinds.get(preferred.iter().position(|p| p == name).unwrap()) {
+            vm["spec"]["instancetype"] = json!({"name": "not-there", "kind": kind});
+        }
         cluster.create(&vm).await;
     }
     let result = steps(cluster, &operator, &own, &other, &preferred).await;

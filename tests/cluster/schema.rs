@@ -34,12 +34,13 @@ async fn what_is_not_acted_on_is_refused_and_named() {
         (json!({"selector": {}, "disks": {"bus": "VirtioWhenReady"}}), "disks are never moved"),
         (json!({"selector": {}, "disks": {"guestExec": true}}), "spec.disks.guestExec"),
         (json!({"selector": {}, "disks": {"from": ["sata"]}}), "spec.disks.from"),
-        (json!({"selector": {}, "profile": "performance"}), "spec.profile"),
+        (json!({"selector": {}, "profile": "fast"}), "spec.profile"),
         (json!({"selector": {}, "priority": 2_000_000}), "spec.priority"),
         (json!({"selector": {}, "overrides": {"hyperv": {"turbo": "Enabled"}}}), "unknown enlightenment"),
-        (json!({"selector": {}, "overrides": {"hyperv": {"tlbflush": "Enabled"}}}), "Disabled or Leave only"),
+        (json!({"selector": {}, "overrides": {"cpu": {"model": "qemu64"}}}), "overrides.cpu.model"),
+        (json!({"selector": {}, "overrides": {"ioThreads": {"poolSize": 0}}}), "overrides.ioThreads.poolSize"),
         (json!({"selector": {}, "overrides": {"hyperv": {"synic": "Perhaps"}}}), "Unsupported value"),
-        (json!({"selector": {}, "overrides": {"disks": {}}}), "overrides.disks"),
+        (json!({"selector": {}, "overrides": {"disks": {"speed": 9}}}), "overrides.disks"),
         (json!({"selector": {}, "nonsense": 1}), "nonsense"),
     ];
     for (spec, words) in cases {
@@ -48,7 +49,8 @@ async fn what_is_not_acted_on_is_refused_and_named() {
     }
     assert_eq!(refusal(&cluster, when_stopped()).await, "");
     assert_eq!(refusal(&cluster, json!({"selector": {}, "disks": {"bus": "Keep", "guestExec": false}})).await, "");
-    let overrides = json!({"hyperv": {"tlbflush": "Disabled", "synictimerDirect": "Leave"}});
+    let overrides = json!({"hyperv": {"tlbflush": "Enabled", "synictimerDirect": "Leave"}, "clock": {"pit": "discard"},
+        "disks": {"cache": "none"}, "ioThreads": {"policy": "SupplementalPool", "poolSize": 4}, "cpu": {"nested": "Disabled"}});
     assert_eq!(refusal(&cluster, json!({"selector": {}, "overrides": overrides})).await, "");
 }
 

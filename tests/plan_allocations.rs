@@ -19,7 +19,7 @@ fn facts(disks: usize, nodes: usize) -> Facts {
     spec["domain"]["devices"]["disks"].as_array_mut().unwrap().truncate(disks);
     spec["volumes"].as_array_mut().unwrap().truncate(disks);
     let node = |i: usize| {
-        let kind = if i % 2 == 0 { "fast" } else { "slow" };
+        let kind = if i.is_multiple_of(2) { "fast" } else { "slow" };
         let labels = [("kubevirt.io/schedulable", "true"), ("hyperv.node.kubevirt.io/base", "true"), ("kind", kind)];
         let labels = labels.map(|(k, v)| (k.to_owned(), v.to_owned()));
         NodeView { name: format!("node-{i:04}"), labels: labels.into(), taints: Vec::new() }

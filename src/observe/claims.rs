@@ -18,10 +18,14 @@ const MOST: usize = 64;
 const FRESH: Duration = Duration::from_secs(600);
 const MAX_KEPT: usize = 20_000;
 
+/// What a claim was, and when it was read.
+type Kept = (Instant, Option<Claim>);
+
 /// Reads claims, and keeps them for a while.
 pub struct Claims {
     client: Client,
-    kept: Mutex<HashMap<(String, String), (Instant, Option<Claim>)>>,
+    /// By namespace and name.
+    kept: Mutex<HashMap<(String, String), Kept>>,
 }
 
 impl Claims {

@@ -257,7 +257,7 @@ fn no_threads(cx: &Context<'_>, cores: u64) -> Option<Outcome> {
             "nothing to do",
         ));
     }
-    if cores % 2 != 0 {
+    if !cores.is_multiple_of(2) {
         return Some(Outcome::refused(
             "odd-cores",
             "an odd number of cores does not halve",

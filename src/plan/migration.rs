@@ -88,8 +88,8 @@ struct Needs<'a> {
 }
 
 enum Model<'a> {
-    HostPassthrough,
-    HostModel,
+    Passthrough,
+    LikeHost,
     Named(&'a str),
 }
 
@@ -124,8 +124,8 @@ impl<'a> Needs<'a> {
             tsc: on("/features/hyperv/reenlightenment", "enabled") || features.contains(&"invtsc"),
             dedicated: json::flag(domain, "/cpu/dedicatedCpuPlacement"),
             model: match model.or(facts.capabilities.cpu_model.as_deref()) {
-                Some("host-passthrough") => Model::HostPassthrough,
-                None | Some("host-model") => Model::HostModel,
+                Some("host-passthrough") => Model::Passthrough,
+                None | Some("host-model") => Model::LikeHost,
                 Some(named) => Model::Named(named),
             },
             features,
@@ -170,8 +170,8 @@ impl<'a> Needs<'a> {
         }
         match self.model {
             Model::Named(_) => true,
-            Model::HostPassthrough => from.host_model() == to.host_model(),
-            Model::HostModel => {
+            Model::Passthrough => from.host_model() == to.host_model(),
+            Model::LikeHost => {
                 let model = from.host_model().is_none_or(|m| {
                     to.host_model() == Some(m) || to.has(&format!("cpu-model-migration.node.kubevirt.io/{m}"))
                 });
@@ -238,3 +238,6 @@ pub(super) fn blockers(domain: &Value) -> Vec<String> {
     ];
     all.into_iter().filter(|(is, _)| *is).map(|(_, why)| why.to_owned()).collect()
 }
+
+#[cfg(test)]
+mod tests;

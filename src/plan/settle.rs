@@ -67,7 +67,7 @@ fn left_over(hits: Vec<Hit>, settings: &[Setting]) -> Vec<&'static Rule> {
         let refused = |s: &Setting| matches!(&s.outcome, Outcome::Refused { rule: by, .. } if *by == rule.id);
         !settings.iter().any(refused)
     };
-    hits.iter().map(|hit| hit.rule).filter(|rule| said(&rule)).collect()
+    hits.iter().map(|hit| hit.rule).filter(|rule| said(rule)).collect()
 }
 
 fn refuse_writes(settings: &mut [Setting], refusal: &Outcome) {

@@ -30,11 +30,15 @@ pub fn documents(text: &str) -> Vec<Value> {
 
 /// What a policy asks for.
 pub fn wanted(tuning: Tuning) -> Wanted {
-    Wanted { profile: tuning.profile, overrides: tuning.overrides.unwrap_or_default() }
+    Wanted {
+        profile: tuning.profile,
+        overrides: tuning.overrides.unwrap_or_default(),
+        allow_unmigratable: tuning.allow_unmigratable,
+    }
 }
 
-/// The profile alone, with everything switched on, with everything switched off.
-pub fn wishes() -> [Wanted; 3] {
+/// The profile alone, with everything switched on, with everything switched off; and the larger profiles.
+pub fn wishes() -> [Wanted; 5] {
     let all = |to: &str, names: &[&str]| {
         let hyperv: BTreeMap<&str, &str> = names.iter().map(|name| (*name, to)).collect();
         json!({"overrides": {"hyperv": hyperv}})
@@ -52,7 +56,13 @@ pub fn wishes() -> [Wanted; 3] {
         "reset",
     ];
     let off = [&on[..], &["frequencies", "reenlightenment", "tlbflush"]].concat();
-    [json!({}), all("Enabled", &on), all("Disabled", &off)].map(|text| {
+    let latency = json!({"profile": "latency", "allowUnmigratable": true, "overrides": {
+        "clock": {"utc": "Enabled", "hyperv": "Disabled", "hpet": "Enabled", "kvm": "Disabled", "pit": "discard", "rtc": "delay"},
+        "disks": {"cache": "writethrough", "io": "threads"}, "ioThreads": {"policy": "SupplementalPool", "poolSize": 3},
+        "cpu": {"model": "host-passthrough", "topology": "Enabled", "nested": "Disabled", "dedicatedCpuPlacement": "Disabled"},
+        "devices": {"memBalloon": "Enabled", "blockMultiQueue": "Disabled", "networkMultiqueue": "Enabled"}}});
+    let performance = json!({"profile": "performance"});
+    [json!({}), all("Enabled", &on), all("Disabled", &off), performance, latency].map(|text| {
         let tuning: Tuning = serde_json::from_value(text).expect("these are overrides");
         assert_eq!(tuning.not_acted_on(), None);
         wanted(tuning)

@@ -8,7 +8,7 @@ use wintune::plan::facts::Wanted;
 use wintune_fuzz::mutate::{Fields, mutate};
 use wintune_fuzz::{documents, plan_write_undo, wishes};
 
-static WISHES: LazyLock<[Wanted; 3]> = LazyLock::new(wishes);
+static WISHES: LazyLock<[Wanted; 5]> = LazyLock::new(wishes);
 
 fuzz_target!(|bytes: &[u8]| -> Corpus {
     let Ok(text) = std::str::from_utf8(bytes) else { return Corpus::Reject };

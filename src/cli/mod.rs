@@ -4,6 +4,7 @@
 //!
 //! Exit codes: 0 nothing to do or done, 1 error, 2 `plan` found changes.
 
+mod capabilities;
 mod crds;
 mod explain;
 mod input;
@@ -46,6 +47,8 @@ enum Command {
         /// Only this one.
         name: Option<String>,
     },
+    /// Print what the cluster of the kubeconfig can do, for `plan --capabilities` where there is no cluster.
+    Capabilities,
     /// Print the JSON Schema of `wintune plan -o json`.
     Schema,
     /// Print our CustomResourceDefinitions, or write each into a file of a folder.
@@ -191,6 +194,7 @@ impl Cli {
             Command::Explain(args) => explain::run(&args),
             Command::Restore(args) => restore::run(args),
             Command::Profiles { name } => profiles::run(name.as_deref()),
+            Command::Capabilities => capabilities::run(),
             Command::Schema => print(&render::schema()?).map(|()| ExitCode::SUCCESS),
             Command::Crds { out } => crds::run(out.as_deref()),
             Command::Operator(args) => operator::run(args),

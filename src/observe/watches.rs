@@ -226,7 +226,8 @@ pub fn start(client: &Client) -> Watches {
     Watches { stores, queue, sender, drivers: drivers.map(|_| ()).boxed() }
 }
 
-fn taint(taint: &kubevirt::Taint) -> Taint {
+/// A node's taint as the planner sees it.
+pub fn taint(taint: &kubevirt::Taint) -> Taint {
     Taint { key: taint.key.clone(), value: taint.value.clone(), effect: taint.effect.clone() }
 }
 

@@ -69,7 +69,7 @@ const PASSING: &str = "node.kubernetes.io/";
 const OURS: &str = "node.wintune.dev/";
 
 /// Whether a label says something that a plan asks for.
-fn is_read(key: &str) -> bool {
+pub fn is_read(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
     domain.ends_with("kubevirt.io") || key.starts_with(OURS) || matches!(key, "cpumanager" | "kubernetes.io/arch")
 }

@@ -1,12 +1,14 @@
 //! What the cluster says of itself decides: its claims, its instancetypes, its KubeVirt object.
 
+use tokio::process::Command;
+
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use wintune::api::record::Phase;
 use wintune::observe::capabilities::read;
 use wintune::plan::capabilities::Origin;
 
-use crate::support::{Cluster, domain, resource, spec_bytes, when_stopped, windows};
+use crate::support::{Cluster, domain, program, resource, spec_bytes, when_stopped, windows};
 
 async fn claim(cluster: &Cluster, name: &str, mode: &str) {
     let object = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
@@ -95,6 +97,21 @@ async fn gates_version_and_schema_are_asked_of_the_cluster() {
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &resource);
     api.patch("kubevirt", &PatchParams::apply("test").force(), &Patch::Apply(&object)).await.unwrap();
     let found = read(&cluster.client).await.unwrap();
+    // The same as a file, which the planner takes.
+    let run = async |args: &[&str]| {
+        let kubeconfig = cluster.plane().admin_kubeconfig();
+        let output = Command::new(program()).args(args).env("KUBECONFIG", kubeconfig).output().await.unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, file, err) = run(&["capabilities"]).await;
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("caps.yaml");
+    std::fs::write(&path, &file).unwrap();
+    let vm = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/vms/database.yaml");
+    let (code, out, err) = run(&["plan", "-f", vm, "--capabilities", path.to_str().unwrap()]).await;
+    assert!(matches!(code, Some(0 | 2)) && out.contains("caps.yaml"), "{file}{out}{err}");
+    assert!(file.contains("CPUManager") && file.contains("kind: Capabilities"), "{file}");
     api.delete("kubevirt", &Default::default()).await.unwrap();
     assert_eq!((found.origin, found.harvester, found.kubevirt), (Origin::Cluster, None, None));
     assert_eq!(found.gates.into_iter().collect::<Vec<_>>(), ["CPUManager"]);

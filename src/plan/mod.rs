@@ -49,6 +49,8 @@ use settings::{Finding, Hold, Outcome, Setting, Severity};
 
 /// Bytes of a sign in the record.
 const MAX_SIGN: usize = 60;
+/// Bytes of a list of fields in the record.
+const MAX_FIELDS: usize = 360;
 /// Bytes of a warning in the record.
 const MAX_WARNING: usize = 130;
 
@@ -113,7 +115,11 @@ impl Plan {
         let fields = |f: fn(&Outcome) -> bool| {
             let short =
                 |s: &Setting| s.field.trim_start_matches("features.hyperv.").trim_start_matches("devices.").to_owned();
-            self.settings.iter().filter(|s| f(&s.outcome)).map(short).collect::<Vec<_>>().join(" ")
+            let all = self.settings.iter().filter(|s| f(&s.outcome)).map(short).collect::<Vec<_>>().join(" ");
+            match truncate(&all, MAX_FIELDS) {
+                whole if whole.len() == all.len() => all,
+                cut => format!("{cut}... (wintune explain has all of them)"),
+            }
         };
         PlanSummary {
             digest: self.digest(),

@@ -100,23 +100,34 @@ fn not_served(cx: &Context<'_>, settings: &mut [Setting]) {
     }
 }
 
-/// The record keeps what is replaced below 4 kB, so a VM with very many disks gets its settings for the first of them.
+/// The record keeps what is replaced below 4 kB, so a VM with very many disks gets its settings for the first of them,
+/// by name. What is so already counts as well: it may be ours, and the next plan must come to the same.
 fn too_many(settings: &mut [Setting]) -> Result<(), DataError> {
-    let most = sizing()?.record.entries;
-    let mut left = most.saturating_sub(settings.iter().filter(|s| s.is_write() && !of_disk(s)).count());
-    for setting in settings.iter_mut().filter(|s| s.is_write() && of_disk(s)) {
-        match left.checked_sub(1) {
+    let most = sizing()?.record.bytes;
+    let counts = |s: &Setting| matches!(s.outcome, Outcome::Write | Outcome::Satisfied) && !s.pointer.ends_with("/bus");
+    let mut left = most;
+    for setting in settings.iter_mut().filter(|s| of_disk(s) && counts(s)) {
+        match left.checked_sub(cost(setting)) {
             Some(rest) => left = rest,
-            None => {
+            None if setting.is_write() => {
                 setting.outcome = Outcome::refused(
                     "record-full",
-                    format!("the record keeps the former values of at most {most} settings"),
+                    format!(
+                        "the record keeps at most {most} bytes of former values of disks, and those before it take them"
+                    ),
                     "set it by hand in the VM; what its owner has stays",
                 );
             }
+            None => {}
         }
     }
     Ok(())
+}
+
+/// Bytes of an entry in the record, about: its place, its value, a short former value, and what is around them.
+fn cost(setting: &Setting) -> usize {
+    const AROUND: usize = 34;
+    setting.pointer.len() + setting.desired.to_string().len() + AROUND
 }
 
 fn of_disk(setting: &Setting) -> bool {

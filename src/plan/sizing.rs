@@ -53,7 +53,7 @@ pub(super) struct Desktop {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
-    pub(super) entries: usize,
+    pub(super) bytes: usize,
     #[serde(rename = "source")]
     _source: String,
 }

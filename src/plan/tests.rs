@@ -1,6 +1,8 @@
 //! Whole plans: refusals of the set, holds, findings, digests.
 
 use super::*;
+
+mod groups;
 use crate::api::tuning::{Enlightenment, Switch};
 use facts::Vm;
 use serde_json::json;
